@@ -17,9 +17,10 @@ use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::Outcome;
 use crate::coordinator::voters::Voter;
 use crate::forks::FORKS_MAX;
-use crate::ident::{Lineage, Round};
+use crate::ident::{Lineage, Round, Term};
 use crate::machine::Outbox;
 use crate::policy::Quorum;
+use crate::published::Signed;
 use crate::time::Instant;
 use crate::view::View;
 use std::collections::BTreeMap;
@@ -37,23 +38,36 @@ pub(super) struct Aside {
 /// What this node promised and accepted in the newest round of each history that it left. A voter
 /// that is admitted there again must not vote as if it had not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Promised(BTreeMap<Lineage, (Round, Acceptor<Outcome>)>);
+pub(super) struct Promised(BTreeMap<Lineage, PromisedRound>);
+
+/// What this node promised in one round.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct PromisedRound {
+    /// The round before it.
+    after: Round,
+    acceptor: Acceptor<Outcome>,
+    /// The entry for which the leader of the highest term asked votes: it may ask for no other.
+    asked: Option<(Term, Signed)>,
+}
 
 impl Promised {
-    fn keep(&mut self, history: &History, acceptor: &Acceptor<Outcome>) {
+    fn keep(&mut self, history: &History, deciding: &Deciding) {
         let known = self.0.get(&history.lineage);
-        let is_newer = known.is_none_or(|(round, _)| *round <= history.round);
-        if !is_newer || *acceptor == Acceptor::new(history.first_term()) {
+        let is_newer = known.is_none_or(|known| known.after <= history.round);
+        let asked = deciding.seen.asked;
+        let is_new = deciding.acceptor == Acceptor::new(history.first_term()) && asked.is_none();
+        if !is_newer || is_new {
             return;
         }
-        let kept = (history.round, acceptor.clone());
+        let kept = PromisedRound {
+            after: history.round,
+            acceptor: deciding.acceptor.clone(),
+            asked,
+        };
         self.0.insert(history.lineage, kept);
         if self.0.len() > LEFT_MAX {
             // The history with the lowest round is the least likely one to admit this node again.
-            let rounds = self
-                .0
-                .iter()
-                .map(|(lineage, (round, _))| (*round, *lineage));
+            let rounds = self.0.iter().map(|(lineage, kept)| (kept.after, *lineage));
             if let Some((_, lineage)) = rounds.min() {
                 self.0.remove(&lineage);
             }
@@ -64,14 +78,15 @@ impl Promised {
     pub fn resume(&mut self, history: &History) -> Deciding {
         let mut deciding = Deciding::new(history.first_term());
         let kept = self.0.get(&history.lineage);
-        if kept.is_none_or(|(round, _)| *round > history.round) {
+        if kept.is_none_or(|kept| kept.after > history.round) {
             return deciding;
         }
-        if let Some((round, acceptor)) = self.0.remove(&history.lineage)
-            && round == history.round
+        if let Some(kept) = self.0.remove(&history.lineage)
+            && kept.after == history.round
         {
-            deciding.highest = deciding.highest.max(acceptor.promised());
-            deciding.acceptor = acceptor;
+            deciding.highest = deciding.highest.max(kept.acceptor.promised());
+            deciding.acceptor = kept.acceptor;
+            deciding.seen.asked = kept.asked;
         }
         deciding
     }
@@ -98,7 +113,7 @@ impl Coordinator {
     /// Notes what this node promised in the round under way, which it leaves.
     pub(super) fn remember_promises(&mut self) {
         if let (Some(history), Some(deciding)) = (&self.history, &self.deciding) {
-            self.promised.keep(history, &deciding.acceptor);
+            self.promised.keep(history, deciding);
         }
     }
 
@@ -161,7 +176,7 @@ impl Coordinator {
     /// Drops the history put aside: this node is admitted, or the history is no longer its own.
     pub(super) fn forget_aside(&mut self, out: &mut Outbox<Effect>) {
         if let Some(mut aside) = self.aside.take() {
-            self.promised.keep(&aside.history, &aside.deciding.acceptor);
+            self.promised.keep(&aside.history, &aside.deciding);
             let kept = aside.deciding.data.drop_where(|_| true);
             out.push_all(kept.into_iter().map(Effect::Discard));
         }

@@ -1,12 +1,17 @@
 //! The place that a node returns to when nobody is left to admit it.
 
 use super::*;
-use crate::coordinator::GivesUp;
+use crate::coordinator::{GivesUp, VOTES_WAIT};
 use crate::policy::Quorum;
+use crate::sound::Unsound;
 
 /// Node 3, which resigned after the bootstrap, and the bootstrap's outcome.
 fn resigned(quorum: Quorum) -> (Bench, Outcome) {
-    let (mut node, bootstrap) = Bench::ready(&[1, 2, 3], 3, |settings| settings.quorum = quorum);
+    resigned_with(|settings| settings.quorum = quorum)
+}
+
+fn resigned_with(change: impl FnOnce(&mut Settings)) -> (Bench, Outcome) {
+    let (mut node, bootstrap) = Bench::ready(&[1, 2, 3], 3, change);
     node.hear_decision(1, bootstrap.clone());
     node.hear_decision(2, bootstrap.clone());
     assert_eq!(node.place().round, Round(1));
@@ -100,6 +105,37 @@ fn who_is_admitted_again_keeps_what_it_promised() {
         assert_eq!((place.lineage, place.round), (LINEAGE, Round(2)));
         assert_eq!(node.term(), promised, "{quorum:?}");
     }
+}
+
+/// As above. In the round in which node 3 promised, node 2 asked it for a vote. Once it is back,
+/// node 2 asks it to vote for another entry.
+#[test]
+fn who_is_admitted_again_knows_for_which_entry_it_was_asked() {
+    let (mut node, bootstrap) = resigned_with(|settings| settings.votes_wait = VOTES_WAIT);
+    let one = Outcome {
+        round: Round(1),
+        ..bootstrap
+    };
+    let other = Outcome {
+        lineage: LINEAGE.parted(99),
+        ..one.clone()
+    };
+    let of_round_2 = Outcome {
+        round: Round(2),
+        ..one.clone()
+    };
+    let another_of_round_2 = Outcome {
+        leader: NodeId(3),
+        ..of_round_2.clone()
+    };
+    node.hear_admission(one.clone(), 2, &[1, 2, 3]);
+    let place = node.place();
+    node.hear_at(2, place, ask(Entry::Whole(of_round_2)));
+    node.hear_admission(other, 1, &[1, 2, 3]);
+    node.hear_admission(one, 2, &[1, 2, 3]);
+    let effects = node.hear_at(2, place, ask(Entry::Whole(another_of_round_2)));
+    let lies = Effect::Unsound(NodeId(2), Unsound::TwoEntries);
+    assert!(effects.contains(&lies), "{effects:?}");
 }
 
 /// A joiner, ready with the entry that admits it, hears of a later round instead of hearing that
