@@ -107,32 +107,30 @@ fn who_is_admitted_again_keeps_what_it_promised() {
     }
 }
 
-/// As above. In the round in which node 3 promised, node 2 asked it for a vote. Once it is back,
-/// node 2 asks it to vote for another entry.
+/// Three histories admit node 3 in turn. In the second one, node 2 asks it for a vote. Once it is
+/// back there, node 2 asks it to vote for another entry.
 #[test]
 fn who_is_admitted_again_knows_for_which_entry_it_was_asked() {
     let (mut node, bootstrap) = resigned_with(|settings| settings.votes_wait = VOTES_WAIT);
-    let one = Outcome {
+    let of = |lineage: u128| Outcome {
         round: Round(1),
-        ..bootstrap
-    };
-    let other = Outcome {
-        lineage: LINEAGE.parted(99),
-        ..one.clone()
+        lineage: LINEAGE.parted(lineage),
+        ..bootstrap.clone()
     };
     let of_round_2 = Outcome {
         round: Round(2),
-        ..one.clone()
+        ..of(99)
     };
     let another_of_round_2 = Outcome {
         leader: NodeId(3),
         ..of_round_2.clone()
     };
-    node.hear_admission(one.clone(), 2, &[1, 2, 3]);
+    node.hear_admission(of(99), 2, &[1, 2, 3]);
     let place = node.place();
     node.hear_at(2, place, ask(Entry::Whole(of_round_2)));
-    node.hear_admission(other, 1, &[1, 2, 3]);
-    node.hear_admission(one, 2, &[1, 2, 3]);
+    node.hear_admission(of(98), 1, &[1, 2, 3]);
+    node.hear_admission(of(99), 2, &[1, 2, 3]);
+    assert_eq!(node.place(), place);
     let effects = node.hear_at(2, place, ask(Entry::Whole(another_of_round_2)));
     let lies = Effect::Unsound(NodeId(2), Unsound::TwoEntries);
     assert!(effects.contains(&lies), "{effects:?}");
