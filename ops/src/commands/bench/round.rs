@@ -26,6 +26,36 @@ pub struct RoundBench {
     /// Wire type of the parameters (round_wire).
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "bf16", "int8"])]
     wire: String,
+    /// Simulated computation before each round, in milliseconds; it is not timed.
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(..=60_000)
+    )]
+    compute_ms: u64,
+    /// A setting of the nodes, for example `congestion=bbr`; may be given several times.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    set: Vec<Setting>,
+}
+
+/// A key of the configuration and its value.
+#[derive(Clone, Debug, Serialize)]
+struct Setting {
+    /// The key as a variable of the environment.
+    variable: String,
+    value: String,
+}
+
+fn setting(text: &str) -> Result<Setting, String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok(Setting {
+            variable: format!("SLOWMO_{}", key.to_uppercase()),
+            value: value.to_owned(),
+        }),
+        _ => Err("write KEY=VALUE, for example congestion=bbr".to_owned()),
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -43,32 +73,40 @@ impl RoundBench {
         self.sizes.check()?;
         let limits = single_limits(console, &self.sizes)?;
         let wire = ("SLOWMO_ROUND_WIRE", self.wire.as_str());
+        let own = self.set.iter();
+        let own: Vec<_> = own
+            .map(|setting| (setting.variable.as_str(), setting.value.as_str()))
+            .collect();
+        let with_own = |settings: &[(&'static str, &'static str)]| -> Vec<(&str, &str)> {
+            let settings = settings.iter().copied().chain([wire]);
+            settings.chain(own.iter().copied()).collect()
+        };
+        let averages = with_own(&[
+            ("SLOWMO_BASE", "local_sgd"),
+            ("SLOWMO_FREQUENCY", "1"),
+            ("SLOWMO_ALPHA", "1"),
+            ("SLOWMO_BETA", "0"),
+        ]);
+        let outer_rounds = with_own(&[
+            ("SLOWMO_BASE", "none"),
+            ("SLOWMO_TAU", "1"),
+            ("SLOWMO_BETA", "0.5"),
+        ]);
         // The momentum always travels as float32.
         let average_bytes = self.sizes.average_bytes() * self.sizes.encoded_share(&self.wire);
         let momentum_bytes = self.sizes.outer_round_bytes() - self.sizes.average_bytes();
         let measurement = Measurement {
             what: "exact averages",
             sizes: &self.sizes,
-            settings: &[
-                ("SLOWMO_BASE", "local_sgd"),
-                ("SLOWMO_FREQUENCY", "1"),
-                ("SLOWMO_ALPHA", "1"),
-                ("SLOWMO_BETA", "0"),
-                wire,
-            ],
+            settings: &averages,
             steps: self.rounds,
-            compute_ms: 0,
+            compute_ms: self.compute_ms,
             slow: None,
         };
         let average = measurement.compare(average_bytes, console)?;
         let measurement = Measurement {
             what: "outer rounds",
-            settings: &[
-                ("SLOWMO_BASE", "none"),
-                ("SLOWMO_TAU", "1"),
-                ("SLOWMO_BETA", "0.5"),
-                wire,
-            ],
+            settings: &outer_rounds,
             ..measurement
         };
         let outer_round = measurement.compare(average_bytes + momentum_bytes, console)?;

@@ -4,7 +4,8 @@
 //! packets. In every eighth round trip it is a quarter larger. If the path has rate to spare, the
 //! quarter is delivered too, and the window grows quickly until the rate does not. Otherwise the
 //! quarter waits in a queue, which the next round trip drains. The few packets are as many for
-//! every connection, so that connections with one queue come to have equal shares of its line.
+//! every connection, so that connections with one queue come to have equal shares of its line. A
+//! connection that has little to send keeps its window: nodes send much at once, and then compute.
 //!
 //! Packets that a link loses at random say nothing of its rate: the window does not change for
 //! them. A round trip that loses more than [`LOSS_MAX`] shows a queue that overflows or a policer.
@@ -224,10 +225,14 @@ impl Delivery {
             };
             self.bound = (grown.bytes < self.free_window()).then_some(grown);
         }
-        self.phase = self.next_phase(self.round_lost as f64 > tolerated);
-        self.rates.push_back(0.0);
-        if self.rates.len() > RATE_ROUNDS {
-            self.rates.pop_front();
+        // A round trip without a sample had too little to send, and says nothing of the path. What
+        // is known of it outlasts the time in which the nodes compute.
+        if self.rates.back().is_some_and(|rate| *rate > 0.0) {
+            self.phase = self.next_phase(self.round_lost as f64 > tolerated);
+            self.rates.push_back(0.0);
+            if self.rates.len() > RATE_ROUNDS {
+                self.rates.pop_front();
+            }
         }
         self.round_begun = now;
         self.round_delivered = 0;

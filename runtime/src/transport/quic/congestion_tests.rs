@@ -336,6 +336,31 @@ fn a_change_of_the_rate_is_followed() {
     assert!(seen.shares[0] > 0.95, "up: {}", seen.shares[0]);
 }
 
+/// Nodes compute between two rounds, and only show that they live.
+#[test]
+fn the_rate_is_known_after_a_pause() {
+    let link = Link {
+        bytes_per_second: megabits(200),
+        round_trip: Duration::from_millis(40),
+        queue_bytes: 16e6,
+        loss: 0.0,
+    };
+    let mut network = Network::new(link, &[Duration::ZERO]);
+    network.run(Duration::from_secs(2));
+    let controller = &mut network.flows[0].controller;
+    let held = (link.bytes_per_second * link.round_trip.as_secs_f64()) as u64;
+    assert!(controller.window() > held, "{}", controller.window());
+    let mut sent = network.now + Duration::from_secs(1);
+    for number in 0..100 {
+        controller.on_sent(sent, 50, number);
+        let now = sent + link.round_trip;
+        controller.acked(now, sent, 50);
+        controller.on_end_acks(now, 0, true, Some(number));
+        sent += Duration::from_millis(200);
+    }
+    assert!(controller.window() > held, "{}", controller.window());
+}
+
 #[test]
 fn a_silent_path_is_measured_anew() {
     let now = Instant::now();
