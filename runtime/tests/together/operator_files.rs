@@ -6,7 +6,7 @@ use crate::nodes::{PATIENCE, Renewable};
 use crate::operator::{EXPIRY_YEAR, Issued, Operator, PEER_NAME, identity};
 use crate::rotating::{Cluster, NODES, put};
 use slowmo::internal::transport::quic::{Identity, IdentityError};
-use slowmo_actors::ports::transport::{DialError, Transport, TransportEvent};
+use slowmo_actors::ports::transport::{DialError, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::net::SocketAddr;
 use std::path::PathBuf;

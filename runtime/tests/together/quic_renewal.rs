@@ -5,7 +5,7 @@ use crate::nodes::{PATIENCE, Renewable};
 use crate::raw_peer::{self, RawPeer};
 use bytes::Bytes;
 use slowmo::internal::transport::quic::{ClusterKey, ClusterKeys, Identity, IdentityError};
-use slowmo_actors::ports::transport::{DialError, Transport, TransportEvent};
+use slowmo_actors::ports::transport::{DialError, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
