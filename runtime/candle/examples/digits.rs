@@ -1,6 +1,6 @@
 //! A candle model on handwritten digits as one node of a cluster.
 //!
-//! Alone: `cargo run --release -p slowmo-candle --example digits`. Four nodes: `slowmo launch
+//! In the folder of this package, alone: `cargo run --release --example digits`. Four nodes: `slowmo launch
 //! --nodes 4 -- target/release/examples/digits --slowmo-tau 12`.
 
 use candle_core::{DType, Device, Tensor};
