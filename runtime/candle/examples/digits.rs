@@ -1,7 +1,7 @@
 //! A candle model on handwritten digits as one node of a cluster.
 //!
-//! In the folder of this package, alone: `cargo run --release --example digits`. Four nodes: `slowmo launch
-//! --nodes 4 -- target/release/examples/digits --slowmo-tau 12`.
+//! In the folder of this package, alone: `cargo run --release --example digits`. Four nodes:
+//! `slowmo launch --nodes 4 -- target/release/examples/digits --slowmo-tau 12`.
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::optim::ParamsAdamW;
