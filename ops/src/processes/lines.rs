@@ -30,7 +30,7 @@ pub struct Line {
 }
 
 /// The number of lines that were read and wait to be printed. A group reads no further lines while
-/// [`LINES_WAITING_MAX`] wait.
+/// too many wait.
 #[derive(Debug, Default)]
 pub struct Unprinted(AtomicUsize);
 
@@ -45,6 +45,7 @@ impl Unprinted {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Whether as many lines wait as the readers' queue holds ([`LINES_WAITING_MAX`]).
     pub(super) fn is_full(&self) -> bool {
         self.0.load(Ordering::Relaxed) >= LINES_WAITING_MAX
     }
