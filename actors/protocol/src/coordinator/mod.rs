@@ -38,7 +38,7 @@
 //!    compared: an owner that signed two is left out.
 //! 7. The leader sends `Decide`. Votes go to everybody too, with the leader's signature: every
 //!    member sees that all voted for one entry before it applies it: parameters, view, voters, next
-//!    leader. A voter that has the votes of all that live does not wait for `Decide`.
+//!    leader.
 //! 8. If a node dies, lags past the grace or is unreachable before the vote, the leader begins
 //!    another attempt.
 //! 9. If the leader dies, the lowest living voter takes a higher term (Paxos). If an entry may have
@@ -59,8 +59,8 @@
 //!      ├─ Ready(root): I hold all that I must ────────────────────►│ all are ready, with one root
 //!      │◄───────────────────────────────────────────────── Accept ─┤──► voters
 //!      ├─ Accepted ─► all ────────────────────────────────────────►│ a quorum of voters: decided
-//!    apply, once all that live voted for the same                apply
-//!      │◄───────────────────────────────────────────────── Decide ─┤──► all, for those that miss votes
+//!      │◄───────────────────────────────────────────────── Decide ─┤──► all
+//!    apply, if the votes are for the same                       apply
 //! ```
 //!
 //! # An owner publishes different values to different nodes

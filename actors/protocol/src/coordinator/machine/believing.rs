@@ -4,7 +4,7 @@
 //! A member applies a decision once a quorum voted for it, as far as the votes came here, and every
 //! member that lives and votes voted for it too, or [`VOTES_WAIT`](super::VOTES_WAIT) has passed.
 //! Votes travel beside those to the leader (`votes`), so in a steady round they are here before its
-//! decision is. A voter with the votes of all that live does not wait for the leader's word. If two other nodes say what was decided, one of them is honest, and that is enough.
+//! decision is. If two other nodes say what was decided, one of them is honest, and that is enough.
 //!
 //! A node that only one other tells of a decision, or of later rounds, asks everybody. It follows
 //! that one if those that answer that they know nothing of it are no quorum with it: a quorum would
@@ -15,7 +15,7 @@
 //! do.
 
 use super::Coordinator;
-use super::deciding::{Deciding, Lead};
+use super::deciding::Deciding;
 use super::history::PlacedOutcome;
 use super::seen::{Seen, TOLD_MAX};
 use super::timers::Timer;
@@ -57,9 +57,6 @@ impl Coordinator {
     /// Decides what others say is decided, once this node believes it. Until then it waits for what
     /// further nodes say, also of those that are ahead, whatever stopped its timers meanwhile.
     pub(super) fn decide_when_believed(&mut self, now: Instant) {
-        if let Some(entry) = self.voted_by_all().cloned() {
-            return self.with_deciding(|deciding| deciding.decided = Some(entry));
-        }
         if !self.decide_where(|coordinator, digest| coordinator.believes(digest)) {
             let waits = |deciding: &Deciding| {
                 let is_told = !deciding.seen.entries.is_empty() || !deciding.seen.ahead.is_empty();
@@ -90,41 +87,6 @@ impl Coordinator {
         true
     }
 
-    /// The entry that this node voted for, if every voter that lives voted for it under the same
-    /// term and they are a quorum. That is what a decision is, so nobody has to tell it. A leader
-    /// counts its votes itself, and tells the others.
-    fn voted_by_all(&self) -> Option<&Outcome> {
-        let deciding = self.deciding.as_ref()?;
-        let follows = matches!(deciding.lead, Lead::Follow);
-        if !self.doubts() || !follows || deciding.decided.is_some() {
-            return None;
-        }
-        let (term, entry) = deciding.acceptor.accepted()?;
-        let asked = deciding.seen.asked_under(*term)?;
-        let voted = deciding.seen.voters_of((*term, asked.digest));
-        let voted: BTreeSet<NodeId> = voted
-            .filter(|node| self.trusts(*node))
-            .chain([self.me()])
-            .collect();
-        let mut awaited = self.awaited_voters();
-        let complete = awaited.all(|voter| voted.contains(&voter.node));
-        (complete && self.is_quorum(voted)).then_some(entry)
-    }
-
-    /// The other voters whose votes a member waits for. A voter that is no member any more may live
-    /// and have nothing to say.
-    fn awaited_voters(&self) -> impl Iterator<Item = &Voter> {
-        let history = self.history.iter();
-        let voters = history.flat_map(|history| {
-            let voters = history.voters.iter();
-            voters.filter(|voter| history.view.contains(voter.node))
-        });
-        voters.filter(|voter| {
-            let answers = self.peers.votes(**voter) && !self.links.is_given_up(voter.node);
-            voter.node != self.me() && answers
-        })
-    }
-
     fn believes(&self, digest: Digest) -> bool {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return false;
@@ -141,7 +103,12 @@ impl Coordinator {
             return true;
         }
         let alone = !told.is_empty() && self.others().count() < WITNESSES;
-        let complete = || self.awaited_voters().all(|voter| seen.says(*voter, digest));
+        // A voter that is no member any more may live and have nothing to say.
+        let others = history.voters.iter().filter(|voter| {
+            let answers = self.peers.votes(**voter) && !self.links.is_given_up(voter.node);
+            voter.node != self.me() && history.view.contains(voter.node) && answers
+        });
+        let complete = || others.clone().all(|voter| seen.says(*voter, digest));
         (alone || self.is_quorum(self.voted_for(digest))) && (seen.over || complete())
     }
 

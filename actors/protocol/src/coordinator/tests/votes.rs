@@ -63,29 +63,6 @@ fn a_vote_goes_to_everybody_and_a_decision_waits_for_the_votes_of_all_that_live(
     assert!(applies(&member.lose(&[4], false)));
 }
 
-/// The leader's word would come one way later.
-#[test]
-fn who_has_the_votes_of_all_that_live_needs_no_word_of_the_leader() {
-    let (mut member, entry) = follower(&[1, 2, 3, 4], 2);
-    member.hear(1, ask(Entry::Held(entry.digest())));
-    assert!(!applies(&member.hear(3, accepted(&entry))));
-    assert!(applies(&member.hear(4, accepted(&entry))));
-
-    // A vote under another term decides nothing.
-    let (mut member, entry) = follower(&[1, 2, 3], 2);
-    member.hear(1, ask(Entry::Held(entry.digest())));
-    let later = Place {
-        term: term(1, 3),
-        ..member.place()
-    };
-    assert!(!applies(&member.hear_at(3, later, accepted(&entry))));
-
-    // All that live are no quorum.
-    let (mut member, entry) = follower(&[1, 2, 3, 4, 5], 2);
-    member.lose(&[3, 4, 5], false);
-    assert!(!applies(&member.hear(1, ask(Entry::Held(entry.digest())))));
-}
-
 #[test]
 fn a_decision_waits_no_longer_for_votes_than_it_must() {
     let (mut member, entry) = follower(&[1, 2, 3, 4], 2);
@@ -216,7 +193,8 @@ fn a_late_vote_for_the_same_entry_or_an_earlier_term_changes_nothing() {
     let (mut member, entry) = follower(&[1, 2, 3], 2);
     let place = member.place();
     member.hear(1, ask(Entry::Held(entry.digest())));
-    assert!(applies(&member.hear(3, accepted(&entry))));
+    member.hear(3, accepted(&entry));
+    assert!(applies(&member.hear_decision(1, entry.clone())));
     assert_eq!(member.hear_at(3, place, accepted(&entry)), []);
     let earlier = Place {
         term: term(0, 3),
@@ -450,7 +428,8 @@ fn who_hears_of_the_other_entry_rounds_later_stops_too() {
     effects.extend(member.hear_attempt(1, &next, &[1, 2, 3, 4, 5]));
     member.hold_all(&effects);
     member.hear(1, ask(Entry::Held(next.digest())));
-    assert!(applies(&member.hear_all(&[3, 4, 5], &accepted(&next))));
+    member.hear_all(&[3, 4, 5], &accepted(&next));
+    assert!(applies(&member.hear_decision(1, next)));
     member.contribute_to(RoundSpec {
         step: Step(2),
         ..FIRST
@@ -478,7 +457,8 @@ fn a_voter_that_is_no_member_is_not_waited_for() {
     member.hold_all(&effects);
     next.published = member.root();
     member.hear_at(1, place, ask(Entry::Held(next.digest())));
-    let applied = member.hear_at(3, place, accepted(&next));
+    member.hear_at(3, place, accepted(&next));
+    let applied = member.hear_at(1, place, decision(next.clone()));
     assert!(applies(&applied), "{applied:?}");
 
     member.view = next.view.clone();
@@ -492,8 +472,8 @@ fn a_voter_that_is_no_member_is_not_waited_for() {
     effects.extend(member.hear_attempt(1, &later, &[1, 2]));
     member.hold_all(&effects);
     later.published = member.root();
-    let asked = member.hear(1, ask(Entry::Held(later.digest())));
-    assert!(applies(&asked), "{asked:?}");
+    member.hear(1, ask(Entry::Held(later.digest())));
+    assert!(applies(&member.hear_decision(1, later)));
 }
 
 #[test]
