@@ -454,7 +454,7 @@ impl Group {
                 killed = running;
             }
             self.happenings().iter().for_each(&mut *on_happening);
-            // Whoever pauses the printing must not keep the launch from its end.
+            // The launch ends also if nobody reads its output.
             self.left_unread = None;
         }
         killed

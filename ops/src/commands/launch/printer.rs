@@ -1,6 +1,6 @@
-//! Prints what a launch has to say on a thread of its own. Whoever reads the output may pause for
-//! as long as they like (`slowmo launch … | less`): the nodes wait, and the launcher still carries
-//! out the requests of other commands and ends on a signal.
+//! Prints the output of a launch on a thread of its own. If nobody reads it for a while (`slowmo
+//! launch … | less`), the nodes wait. The launcher still carries out the requests of other commands,
+//! and ends on a signal.
 
 use crate::console::Console;
 use slowmo_ops::processes::signals::caught;

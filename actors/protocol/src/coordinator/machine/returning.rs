@@ -118,10 +118,10 @@ impl Coordinator {
     }
 
     /// Called when the others decided without this node, or admit it to a later round. Among
-    /// survivors, keeps its previous place,
-    /// also if it has resigned from it: if all the others die before one of them admits this node
-    /// again, it holds the newest model that is left. A joiner keeps the entry that admits it if it
-    /// holds all of that entry's data. `true` if the place is kept.
+    /// survivors, keeps its previous place, also if it has resigned from it: if all the others die
+    /// before one of them admits this node again, it holds the newest model that is left. A joiner
+    /// keeps the entry that admits it if it holds all of that entry's data. `true` if the place is
+    /// kept.
     pub(super) fn keep_place(&mut self, out: &mut Outbox<Effect>) -> bool {
         if self.settings.quorum != Quorum::Survivors {
             return false;
