@@ -22,6 +22,7 @@ mod lying_members;
 mod mixed_schedules;
 mod overlapped;
 mod phases;
+mod recorded;
 mod resuming;
 mod rounds;
 mod special_cases;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod by_hand;
+mod chaos;
 mod checkpoints;
 mod cluster_files;
 mod command_line;

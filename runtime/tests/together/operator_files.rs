@@ -164,20 +164,21 @@ fn no_round_is_lost_while_the_ca_is_exchanged() {
         .collect();
     let old = Operator::new("old");
     let new = Operator::new("new");
-    let give_ca = |text: &str| {
+    let give_ca = |text: &str, between| {
         for files in &files {
             put(&files.ca, text);
-            thread::sleep(BETWEEN);
+            thread::sleep(between);
         }
     };
-    let give_certificates = |operator: &Operator| {
+    let give_certificates = |operator: &Operator, between| {
         for (node, files) in files.iter().enumerate() {
             files.give(&operator.issue_for(node as u64 + 1));
-            thread::sleep(BETWEEN);
+            thread::sleep(between);
         }
     };
-    give_ca(&old.ca());
-    give_certificates(&old);
+    // Nobody reads the first ones yet.
+    give_ca(&old.ca(), Duration::ZERO);
+    give_certificates(&old, Duration::ZERO);
     let cluster = Cluster::train(|node, config| {
         config.tls_ca_file = Some(files[node].ca.clone());
         config.tls_certificate_file = Some(files[node].certificate.clone());
@@ -201,12 +202,12 @@ fn no_round_is_lost_while_the_ca_is_exchanged() {
     }
 
     let taken = "new credentials are in use";
-    give_ca(&(old.ca() + &new.ca()));
+    give_ca(&(old.ca() + &new.ca()), BETWEEN);
     cluster.told(taken, 1);
-    give_certificates(&new);
+    give_certificates(&new, BETWEEN);
     cluster.told(taken, 2);
     cluster.rounds();
-    give_ca(&new.ca());
+    give_ca(&new.ca(), BETWEEN);
     cluster.told(taken, 3);
 
     let executor = tokio::runtime::Builder::new_current_thread()

@@ -25,7 +25,7 @@ const STEADY_ROUNDS: usize = 3 * TAU as usize;
 const TRIES: usize = 5;
 /// Cases that run at one time, of all tests; most of what they do is wait for a death to be
 /// noticed.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 32;
 
 /// How a drill's cluster is set up.
 pub fn config(founders: usize, replicas: usize) -> Config {

@@ -1,5 +1,4 @@
 //! The trace of real nodes is judged by the same rules as the simulation.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use slowmo::internal::transport::faulty::Fault;
 use slowmo::internal::transport::memory::MemoryHub;

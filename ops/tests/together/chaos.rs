@@ -1,6 +1,5 @@
 //! `slowmo chaos` with real processes on loopback: short runs, their reports, and what is left when
 //! one is interrupted.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -52,7 +51,7 @@ fn run(folder: &Path, scenario: &str, arguments: &[&str]) -> (Output, Value) {
 
 /// The shipped scenario of one kill, with three nodes instead of eight and seconds for minutes.
 fn one_kill() -> String {
-    let shipped = include_str!("../../chaos-tests/scenarios/one_kill.toml");
+    let shipped = include_str!("../../../chaos-tests/scenarios/one_kill.toml");
     let changes = [
         ("nodes = 8", "nodes = 3"),
         ("duration_s = 30", "duration_s = 3\nwarm_up_s = 0.2"),
