@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{TRAINING, until, until_holds};
+use common::{Launcher, TRAINING, until, until_holds};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -24,15 +24,6 @@ struct Job {
     /// they write 60 kB a second.
     output: JoinHandle<String>,
     errors: JoinHandle<String>,
-}
-
-/// The launcher's process; the nodes end with it.
-struct Launcher(Child);
-
-impl Drop for Launcher {
-    fn drop(&mut self) {
-        let _ended = self.0.kill();
-    }
 }
 
 /// Reads until the end, beside the test.

@@ -8,7 +8,7 @@ use crate::data::Buffers;
 use crate::ports::store::Snapshot;
 use slowmo_protocol::checkpoint::{is_due, written_by};
 use slowmo_protocol::coordinator::{Outcome, Plan};
-use slowmo_protocol::ident::ShardId;
+use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::node::{Shards, parameters_of};
 use slowmo_protocol::shards::Layout;
 use slowmo_protocol::view::Member;
@@ -31,7 +31,7 @@ pub struct AppliedRound<'a> {
 
 /// This node's part of a round's result.
 pub struct Part {
-    /// The shards that this node writes, ascending; not empty.
+    /// The shards that this node writes, ascending; none if it leaves with this round.
     pub shards: Vec<ShardId>,
     /// Whether it is written now; otherwise only if the node ends in order before the next one.
     is_due: bool,
@@ -61,7 +61,17 @@ impl AppliedRound<'_> {
             settings.replicas,
         );
         let is_due = asked || scheduled(every);
-        (!shards.is_empty()).then_some(Part { shards, is_due })
+        if shards.is_empty() && !(is_due && self.is_the_last_of(settings.identity.node)) {
+            return None;
+        }
+        Some(Part { shards, is_due })
+    }
+
+    /// Whether a node leaves with this round. It owns no shard any more, but nobody else has the
+    /// buffers of its base optimizer, nor its cursor.
+    fn is_the_last_of(&self, node: NodeId) -> bool {
+        let was_member = self.members.iter().any(|member| member.id == node);
+        was_member && self.outcome.view.member(node).is_none()
     }
 
     /// Hands this node's part to the store; calls `momentum` with each shard and the range of its

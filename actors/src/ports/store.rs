@@ -20,7 +20,7 @@ pub struct Snapshot {
     pub values: ChunkedBuffer,
     /// How many of the values are parameters.
     pub parameters: usize,
-    /// The shards that this node writes, ascending.
+    /// The shards that this node writes, ascending; none if it left with this outcome.
     pub shards: Vec<ShardId>,
     /// The slow momentum of each of those shards, in pieces at their positions; a shard without
     /// pieces has zero momentum. `None` if there is no outer optimizer.

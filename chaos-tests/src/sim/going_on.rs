@@ -147,9 +147,9 @@ impl World {
         {
             // Runs that were bootstrapped apart never merge. A run that lost its quorum waits, and
             // so do the joiners that chose it; they have to say so.
-            Some(_) if self.is_beside_another_run(&starts, known.decided.place.lineage) => self
-                .all_wait(&living, still)
-                .map(|_another_waits| GoesOn::Decides),
+            Some(_) if self.is_beside_another_run(&starts, known.decided.place.lineage) => {
+                self.all_wait(&living, still).map(|_| GoesOn::Decides)
+            }
             Some(start) => Err(format!(
                 "{} is no member {within} ms after the faults",
                 start.node
@@ -162,10 +162,11 @@ impl World {
     /// lineage.
     fn is_beside_another_run(&self, starts: &[Start], lineage: Lineage) -> bool {
         let history = self.watch.history();
-        starts.iter().any(|start| {
-            let stands = history.applied(*start).filter(|_| !history.is_void(*start));
-            stands.is_some_and(|(place, _)| !place.lineage.is_akin(lineage))
-        })
+        starts
+            .iter()
+            .filter(|start| !history.is_void(**start))
+            .filter_map(|start| history.applied(*start))
+            .any(|(place, _)| !place.lineage.is_akin(lineage))
     }
 
     /// Whether enough nodes that may decide the next round are alive.

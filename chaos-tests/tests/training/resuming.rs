@@ -267,6 +267,97 @@ fn optimizer_buffers_and_cursors_come_back_by_rank() {
     );
 }
 
+/// All nodes are told to leave before a round that no checkpoint is due at. What their optimizers
+/// hold when they have left.
+fn drained_at_once(ids: &[u64], config: &Config) -> Vec<f32> {
+    let hub = MemoryHub::new(None);
+    let config = Config {
+        min_nodes: ids.len(),
+        checkpoint_every: Some(1000),
+        ..config.clone()
+    };
+    let all_leave = ids.len();
+    let told = Arc::new(Barrier::new(all_leave));
+    let threads: Vec<_> = ids
+        .iter()
+        .map(|node| {
+            let runtime = in_hub(&hub, *node, ids, &config);
+            let told = Arc::clone(&told);
+            let node = *node;
+            thread::spawn(move || {
+                let mut worker = runtime.worker(0).unwrap();
+                let mut parameters = uneven(VALUES);
+                let mut optimizer = vec![node as f32 * 1000.0];
+                worker
+                    .synchronize_with(
+                        &mut parameters,
+                        Buffers {
+                            optimizer: &mut optimizer,
+                            model: &mut (),
+                        },
+                    )
+                    .unwrap();
+                let mut step = 0;
+                while worker.is_running() {
+                    if step == 2 {
+                        runtime.drain();
+                        // One of whom the others hear too late leaves alone, with an average.
+                        until("all know that all leave", || {
+                            runtime
+                                .inspect()
+                                .is_some_and(|known| known.leaving.len() == all_leave)
+                        });
+                        told.wait();
+                    }
+                    step += 1;
+                    optimizer[0] += 1.0;
+                    worker.set_cursor(format!("{node} at {step}")).unwrap();
+                    let report = worker.step_with(
+                        &mut parameters,
+                        Buffers {
+                            optimizer: &mut optimizer,
+                            model: &mut (),
+                        },
+                        RATE,
+                    );
+                    report.unwrap();
+                }
+                worker.leave().unwrap();
+                optimizer[0]
+            })
+        })
+        .collect();
+    threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap())
+        .collect()
+}
+
+#[test]
+fn where_all_leave_the_optimizer_of_each_comes_back() {
+    for sharded in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config {
+            sharded,
+            ..settings(folder.path())
+        };
+        let left_with = drained_at_once(&[3, 9, 12], &config);
+        let checkpoint = newest(folder.path());
+        checkpoint.verify().unwrap();
+        assert_eq!(checkpoint.header().step % TAU, 0, "sharded {sharded}");
+        let kept: Vec<f32> = (0..checkpoint.optimizers())
+            .map(|rank| checkpoint.optimizer(rank).unwrap().unwrap()[0])
+            .collect();
+        assert_eq!(kept, left_with, "sharded {sharded}");
+
+        let step = checkpoint.header().step;
+        let after = run(&[20, 21, 22], &config, step, true);
+        let buffers: Vec<f32> = after.iter().map(|trained| trained.optimizer[0]).collect();
+        assert_eq!(buffers, left_with, "sharded {sharded}");
+        assert_eq!(after[0].cursors.len(), 3, "sharded {sharded}");
+    }
+}
+
 #[test]
 fn one_that_joins_writes_its_part() {
     let folder = tempfile::tempdir().unwrap();

@@ -187,11 +187,11 @@ impl Launch {
             elapsed_s,
         };
         let ended = if failed.is_empty() {
-            "all nodes ended well".to_owned()
+            format!("all nodes ended well after {elapsed_s:.1} s")
         } else {
-            format!("the job ended; nodes {failed:?} had failed")
+            format!("the job ended after {elapsed_s:.1} s; nodes {failed:?} had failed before")
         };
-        console.done("launch", format!("{ended} after {elapsed_s:.1} s"), &report)
+        console.done("launch", ended, &report)
     }
 
     /// Runs the nodes, continues when some die, and carries out the requests of other commands.

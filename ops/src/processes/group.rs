@@ -396,8 +396,10 @@ impl Group {
         lines
     }
 
+    /// Keeps a line that may say why its node failed. The error stands before its backtrace, whose
+    /// frames would push it out.
     fn keep(&mut self, line: &Line) {
-        if line.stream == Stream::Error {
+        if line.stream == Stream::Error && !line.is_of_a_backtrace() {
             let Some(member) = self
                 .members
                 .iter_mut()

@@ -29,6 +29,19 @@ pub struct Line {
     pub text: String,
 }
 
+impl Line {
+    /// Whether this is a frame of a Rust backtrace (`   7: module::function`) or its place
+    /// (`             at file:line`).
+    pub(super) fn is_of_a_backtrace(&self) -> bool {
+        let text = self.text.trim_start();
+        let is_indented = text.len() < self.text.len();
+        let is_frame = text
+            .split_once(": ")
+            .is_some_and(|(number, _)| number.parse::<u16>().is_ok());
+        is_indented && (is_frame || text.starts_with("at "))
+    }
+}
+
 /// The number of lines that were read and wait to be printed. A group reads no further lines while
 /// too many wait.
 #[derive(Debug, Default)]

@@ -1,5 +1,6 @@
 //! Helpers of the tests with real processes.
 
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 /// Everything that a test waits for happens well before this.
@@ -7,6 +8,15 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Arguments of a node that trains a small model until it is drained.
 pub const TRAINING: [&str; 2] = ["bench-node", r#"{"parameters":5000,"compute_ms":10}"#];
+
+/// The launcher's process; it ends with the test, and its nodes with it.
+pub struct Launcher(pub Child);
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+    }
+}
 
 /// Waits for the value that `look` returns; until then `look` returns the present state as an
 /// error.

@@ -305,7 +305,8 @@ fn a_checkpoint_is_made_on_demand_and_another_one_at_a_planned_stop_of_all() {
     let ended = launcher.wait().unwrap();
     drains.join().unwrap();
     let took = begun.elapsed();
-    let (last, _) = whole(&folder).unwrap();
+    let (last, parts) = whole(&folder).unwrap();
+    assert_eq!(parts, 3, "each node that leaves adds its own part");
     assert!(
         last > asked && last % 6 == 0,
         "{last} after {asked}; {ended} after {took:?}"

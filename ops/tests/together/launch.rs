@@ -1,7 +1,7 @@
 //! Launches of real processes (shell scripts): what they are told, how they are shown, and that
 //! none is ever left.
 
-use crate::common::{PATIENCE, until_holds};
+use crate::common::{Launcher, PATIENCE, until_holds};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -211,7 +211,9 @@ fn with_fail_fast_a_failing_node_ends_the_others_and_is_named() {
     let start = Instant::now();
     let output = launch_failing_fast(
         3,
-        "echo pid $$; if [ $SLOWMO_NODE_ID = 2 ]; then sleep 0.2; echo the reason >&2; exit 7; fi; \
+        "echo pid $$; if [ $SLOWMO_NODE_ID = 2 ]; then sleep 0.2; echo the reason >&2; \
+         for frame in $(seq 30); do echo \"  $frame: a::frame\" >&2; \
+         echo '             at src/a.rs:7' >&2; done; exit 7; fi; \
          exec sleep 60",
     );
     assert!(start.elapsed() < PATIENCE);
@@ -248,7 +250,8 @@ fn a_failing_node_is_named_and_the_others_go_on() {
     let lines = sorted_lines(&output.stdout);
     assert_eq!(lines[..2], ["[node 1] done", "[node 3] done"]);
     assert!(
-        lines[2].starts_with("the job ended; nodes [2] had failed after "),
+        lines[2].starts_with("the job ended after ")
+            && lines[2].ends_with(" s; nodes [2] had failed before"),
         "{lines:?}"
     );
 }
@@ -418,12 +421,13 @@ fn a_node_that_never_stops_writing_can_be_interrupted() {
 fn a_launcher_whose_output_nobody_reads_answers_and_can_be_interrupted() {
     let runtime = tempfile::tempdir().unwrap();
     for arguments in [&[][..], &["--fail-fast"]] {
-        let mut child = launcher_with(arguments, 2, "exec yes")
+        let child = launcher_with(arguments, 2, "exec yes")
             .env("XDG_RUNTIME_DIR", runtime.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        let mut launcher = Launcher(child);
         // By then the nodes have written all that fits into the queue and the pipe.
         std::thread::sleep(Duration::from_millis(500));
         if arguments.is_empty() {
@@ -434,9 +438,11 @@ fn a_launcher_whose_output_nobody_reads_answers_and_can_be_interrupted() {
                 .unwrap();
             assert!(kill.status.success(), "{kill:?}");
         }
-        kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
-        until_holds("the launcher's end", || child.try_wait().unwrap().is_some());
-        assert_eq!(finish(child).0, Some(1));
+        kill(Pid::from_raw(launcher.0.id().cast_signed()), Signal::SIGINT).unwrap();
+        until_holds("the launcher's end", || {
+            launcher.0.try_wait().unwrap().is_some()
+        });
+        assert_eq!(launcher.0.wait().unwrap().code(), Some(1));
     }
 }
 

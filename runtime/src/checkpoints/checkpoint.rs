@@ -241,9 +241,13 @@ impl Checkpoint {
         self.optimizer_of(rank).map(|(_, kept)| kept.values)
     }
 
+    /// Those of members first: who left with the round that the checkpoint is of comes after them.
     fn kept_optimizers(&self) -> impl Iterator<Item = (&Part, &Kept)> {
-        self.parts
-            .iter()
+        let is_member = |part: &&Part| self.header.members.binary_search(&part.node).is_ok();
+        let members = self.parts.iter().filter(is_member);
+        let left = self.parts.iter().filter(move |part| !is_member(part));
+        members
+            .chain(left)
             .filter_map(|part| Some((part, part.optimizer.as_ref()?)))
     }
 
@@ -253,7 +257,8 @@ impl Checkpoint {
     }
 
     /// The base optimizer's buffers of one of the nodes that stored some, the one at index `rank`
-    /// modulo their number; `None` if none did.
+    /// modulo their number; `None` if none did. Members come first, ascending, then nodes that left
+    /// with the round.
     ///
     /// # Errors
     /// The file cannot be read or is altered.
