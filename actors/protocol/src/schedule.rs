@@ -87,15 +87,6 @@ pub fn due(algorithm: &Algorithm, step: Step) -> Due {
 /// The first step after `step` that closes a round or is an exact average; `None` if there is none.
 #[must_use]
 pub fn next_boundary(algorithm: &Algorithm, step: Step) -> Option<Step> {
-    let frequency = match algorithm.base {
-        Base::LocalSgd { frequency } => Some(frequency),
-        _ => None,
-    };
-    let frequencies = [
-        frequency,
-        algorithm.average_every,
-        algorithm.outer.map(|outer| outer.frequency),
-    ];
     // Step `n` closes a period if `n + 1` is a multiple of it.
     let next = |frequency: u64| {
         step.0
@@ -105,12 +96,29 @@ pub fn next_boundary(algorithm: &Algorithm, step: Step) -> Option<Step> {
             .checked_mul(frequency)?
             .checked_sub(1)
     };
-    frequencies
-        .into_iter()
-        .flatten()
-        .filter_map(next)
-        .min()
-        .map(Step)
+    boundaries(algorithm).filter_map(next).min().map(Step)
+}
+
+/// Number of the last ones among `steps` completed steps that no round and no exact average
+/// followed; `None` if there never is one.
+#[must_use]
+pub fn steps_since_boundary(algorithm: &Algorithm, steps: u64) -> Option<u64> {
+    let since = |frequency: u64| steps.checked_rem(frequency);
+    boundaries(algorithm).filter_map(since).min()
+}
+
+/// The frequencies of rounds and exact averages.
+fn boundaries(algorithm: &Algorithm) -> impl Iterator<Item = u64> {
+    let frequency = match algorithm.base {
+        Base::LocalSgd { frequency } => Some(frequency),
+        _ => None,
+    };
+    let frequencies = [
+        frequency,
+        algorithm.average_every,
+        algorithm.outer.map(|outer| outer.frequency),
+    ];
+    frequencies.into_iter().flatten()
 }
 
 /// Number of gossips due before inner step `step`, which is the turn of the gossip graph. It is the
@@ -169,6 +177,29 @@ mod tests {
             buffers: BufferStrategy::Maintain,
             round_wire: WireType::Float32,
         }
+    }
+
+    #[test]
+    fn steps_since_a_boundary_are_counted_from_the_last_one() {
+        let alike = [
+            algorithm(Base::LocalSgd { frequency: 4 }, Some((6, true, true))),
+            algorithm(Base::LocalSgd { frequency: 4 }, None),
+            algorithm(Base::None, Some((6, false, true))),
+        ];
+        for algorithm in alike {
+            let mut alone = 0;
+            for step in 0..30 {
+                alone += 1;
+                if due(&algorithm, Step(step)).is_boundary() {
+                    alone = 0;
+                }
+                assert_eq!(steps_since_boundary(&algorithm, step + 1), Some(alone));
+            }
+        }
+        assert_eq!(
+            steps_since_boundary(&algorithm(Base::AllReduce, None), 7),
+            None
+        );
     }
 
     fn trace(algorithm: &Algorithm, steps: u64) -> String {

@@ -275,15 +275,16 @@ impl Launch {
                     "{signal}: the nodes leave, which may take {grace} s (--grace); a second \
                      signal ends them at once"
                 ));
-                let killed = job.group.end(plan.grace, &mut |happening| {
-                    if let Happening::Line(line) = happening {
-                        printer.line(line.clone());
-                    }
+                let mut all_left = true;
+                let killed = job.group.end(plan.grace, &mut |happening| match happening {
+                    Happening::Line(line) => printer.line(line.clone()),
+                    Happening::Ended { status, .. } => all_left &= status.success(),
                 });
                 ensure!(
                     killed.is_empty(),
                     "ended by {signal}; nodes {killed:?} did not end in time and were killed"
                 );
+                ensure!(!all_left, "ended by {signal}; all nodes left in order");
                 bail!("ended by {signal}; all nodes were ended");
             }
         }
@@ -329,7 +330,11 @@ impl Job {
             Some(planned) => format!("{told}; it starts again {planned}"),
             None => {
                 self.failed.push(node);
-                format!("{told}; the others go on without it")
+                if self.group.running_nodes().is_empty() {
+                    format!("{told}; no other node runs")
+                } else {
+                    format!("{told}; the others go on without it")
+                }
             }
         }
     }

@@ -16,6 +16,17 @@ pub enum CheckpointError {
         /// The system's error. It is not a source of this error, whose text contains it already.
         error: io::Error,
     },
+    /// Nothing can be written into the folder of checkpoints.
+    #[error(
+        "checkpoints cannot be written into {folder} ({why}): give the user of this process the \
+         right to write there, or name another folder"
+    )]
+    NotWritable {
+        /// The folder.
+        folder: PathBuf,
+        /// The system's error, with the path.
+        why: Box<CheckpointError>,
+    },
     /// A file ends early, or was not written by slowmo.
     #[error("{file} is torn, or not part of a checkpoint ({why})")]
     Torn {

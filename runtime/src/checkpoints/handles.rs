@@ -134,6 +134,27 @@ impl Folder {
     }
 }
 
+/// Creates a folder that the user named if it is missing, and makes sure that files can be created
+/// in it. A full disk passes: its checkpoints are skipped until there is room.
+///
+/// # Errors
+/// [`CheckpointError::NotWritable`]: nothing was left behind.
+pub fn check_writable(path: &Path) -> Result<(), CheckpointError> {
+    let try_out = || {
+        let folder = Folder::create(path)?;
+        let name = temporary_name("try")?;
+        folder.create_file(&name)?;
+        folder.remove_file(&name)
+    };
+    match try_out() {
+        Err(error) if !error.is_full() => Err(CheckpointError::NotWritable {
+            folder: path.to_owned(),
+            why: Box::new(error),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Opens a regular file for reading, and returns its length and the id of its owner. Anything else
 /// of that name is refused: a link may lead to another user's secrets, and opening a pipe would
 /// wait for its writer.

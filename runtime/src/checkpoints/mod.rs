@@ -48,6 +48,7 @@ pub use checkpoint::Checkpoint;
 pub use error::CheckpointError;
 pub use export::export;
 pub use folder::{Listed, TrustedFolder, list, newest_whole, next_run};
+pub use handles::check_writable;
 pub use manifest::{Ancestor, Header, Kept, KeptShard, Kind, Part, Tensor, unique_names};
 pub use name::Name;
 pub use resumed::{Resumed, warn_of_others};

@@ -41,6 +41,13 @@ pub(super) async fn checkpoints_of(
         outer: outer.clone(),
         trust: trust.clone(),
     });
+    if settings.is_none() {
+        let only_read = "checkpoint_every is off: this node resumes from checkpoints and writes none, \
+                         neither on demand nor at the end";
+        tracing::warn!("{only_read}");
+        board.event(only_read.to_owned());
+    }
+    let writes = settings.is_some();
     // A node that joins continues from the others, who also tell it the run number of their
     // bootstrap.
     let may_bootstrap = !config.join && config.lineage.is_none();
@@ -54,6 +61,9 @@ pub(super) async fn checkpoints_of(
         board.starting(Some(format!("it {what}")));
     }
     let read = beside(move || {
+        if writes {
+            checkpoints::check_writable(&folder)?;
+        }
         if !may_bootstrap {
             return Ok((None, 0));
         }

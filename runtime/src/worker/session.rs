@@ -27,7 +27,7 @@ use slowmo_protocol::coordinator::RoundKind;
 use slowmo_protocol::ident::Step;
 use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::node::{Arrive, ToGossip};
-use slowmo_protocol::schedule::{Due, Exchange, due};
+use slowmo_protocol::schedule::{Due, Exchange, due, steps_since_boundary};
 use slowmo_protocol::trace::Place;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -509,8 +509,25 @@ impl Session {
         Ok(())
     }
 
+    /// Warns if the training ends with steps that no other node and no checkpoint has.
+    fn warn_of_steps_alone(&self) {
+        let algorithm = self.algorithm();
+        if self.index > 0 || !self.is_running() || algorithm.base == Base::AllReduce {
+            return;
+        }
+        if let Some(steps @ 1..) = steps_since_boundary(&algorithm, self.step.0) {
+            tracing::warn!(
+                steps,
+                "the training's last steps follow no round: they are in no checkpoint, and the \
+                 nodes end with different parameters; end after a multiple of tau steps (of \
+                 frequency, without an outer optimizer)"
+            );
+        }
+    }
+
     /// Sends the request to leave; it is answered when the node may go.
     pub fn begin_leave(&self) -> oneshot::Receiver<()> {
+        self.warn_of_steps_alone();
         let (reply, answer) = oneshot::channel();
         self.node.collective().abort(self.index);
         self.node

@@ -673,3 +673,19 @@ fn a_disk_that_takes_nothing_leaves_what_was_there() {
         48
     );
 }
+
+#[test]
+fn a_folder_in_which_no_file_can_be_created_is_refused() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("new/folder");
+    check_writable(&folder).unwrap();
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+    let file = parent.path().join("file");
+    std::fs::write(&file, "kept").unwrap();
+    let error = check_writable(&file.join("folder")).unwrap_err();
+    assert!(
+        error.to_string().contains("cannot be written into"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(&file).unwrap(), b"kept");
+}
