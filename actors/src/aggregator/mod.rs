@@ -451,7 +451,11 @@ impl AggregatorState {
     fn gone(&mut self, worker: usize, error: ExchangeError) {
         let (reply, _) = oneshot::channel();
         if !self.failed {
-            tracing::warn!(worker, "a worker's handle was dropped without leave()");
+            tracing::warn!(
+                worker,
+                "a worker's handle was dropped without leave(): no checkpoint of the training's end \
+                 is written"
+            );
         }
         self.fail(&error);
         self.leave(worker, reply);

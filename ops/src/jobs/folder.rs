@@ -136,7 +136,8 @@ fn running(folder: &Path) -> Vec<String> {
 /// Returns the folder of sockets, which only this user can enter.
 pub(super) fn folder() -> Result<PathBuf, JobError> {
     let user = getuid().as_raw();
-    let folder = match std::env::var_os("XDG_RUNTIME_DIR") {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|runtime| !runtime.is_empty());
+    let folder = match runtime {
         Some(runtime) => PathBuf::from(runtime).join("slowmo"),
         None => std::env::temp_dir().join(format!("slowmo-{user}")),
     };
