@@ -61,15 +61,15 @@ impl AppliedRound<'_> {
             settings.replicas,
         );
         let is_due = asked || scheduled(every);
-        if shards.is_empty() && !(is_due && self.is_the_last_of(settings.identity.node)) {
+        if shards.is_empty() && !(is_due && self.leaves_with_it(settings.identity.node)) {
             return None;
         }
         Some(Part { shards, is_due })
     }
 
-    /// Whether a node leaves with this round. It owns no shard any more, but nobody else has the
+    /// Whether a node leaves with this round: it owns no shard any more, but nobody else has the
     /// buffers of its base optimizer, nor its cursor.
-    fn is_the_last_of(&self, node: NodeId) -> bool {
+    fn leaves_with_it(&self, node: NodeId) -> bool {
         let was_member = self.members.iter().any(|member| member.id == node);
         was_member && self.outcome.view.member(node).is_none()
     }

@@ -330,11 +330,7 @@ impl Job {
             Some(planned) => format!("{told}; it starts again {planned}"),
             None => {
                 self.failed.push(node);
-                if self.group.running_nodes().is_empty() {
-                    format!("{told}; no other node runs")
-                } else {
-                    format!("{told}; the others go on without it")
-                }
+                format!("{told}; the others go on without it")
             }
         }
     }

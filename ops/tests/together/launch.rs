@@ -361,7 +361,7 @@ fn nodes_have_the_grace_of_the_launch_to_leave() {
     let left = lines.filter(|line| line.ends_with("] left")).count();
     let (_, error) = finish(child);
     assert_eq!(left, 2, "{error}");
-    assert!(error.ends_with("all nodes were ended\n"), "{error}");
+    assert!(error.ends_with("all nodes left in order\n"), "{error}");
 
     let (child, pids) = start_with(&["--grace", "1"], (2, DEAF_SLEEPER), 4);
     let begun = Instant::now();
