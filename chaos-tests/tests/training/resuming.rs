@@ -301,7 +301,7 @@ fn drained_at_once(ids: &[u64], config: &Config) -> Vec<f32> {
                 while worker.is_running() {
                     if step == 2 {
                         runtime.drain();
-                        // One of whom the others hear too late leaves alone, with an average.
+                        // A node of which the others hear too late leaves alone, with an average.
                         until("all know that all leave", || {
                             runtime
                                 .inspect()
