@@ -1,5 +1,5 @@
-//! Size of the model that a node trains, by kind of value, and the types of its parameters. Nodes
-//! that train together have the same.
+//! Size of the model that a node trains, by kind of value, the types of its parameters, and a
+//! digest of its tensors. Nodes that train together have the same.
 
 use crate::half::Half;
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,9 @@ pub struct ModelSize {
     pub optimizer: u64,
     /// The types in which training keeps the parameters.
     pub types: Types,
+    /// A digest of the names and dimensions of the parameters and the model's buffers, in their
+    /// order. Models with as many values whose tensors differ must not be averaged.
+    pub tensors: u64,
 }
 
 /// Which parameters are not float32. Rounds would average models of different types too, but their
@@ -74,11 +77,12 @@ impl fmt::Display for ModelSize {
             buffers,
             optimizer,
             types,
+            tensors,
         } = self;
         write!(
             f,
             "{parameters} parameters{types}, {buffers} model and {optimizer} optimizer buffer \
-             values"
+             values, tensors {tensors:016x}"
         )
     }
 }
@@ -140,7 +144,7 @@ mod tests {
         let plain = ModelSize::of(25).to_string();
         assert_eq!(
             plain,
-            "25 parameters, 0 model and 0 optimizer buffer values"
+            "25 parameters, 0 model and 0 optimizer buffer values, tensors 0000000000000000"
         );
     }
 }

@@ -1,11 +1,11 @@
 //! Nodes that cannot found a cluster say why. A node that does not fit the others gives up quickly;
 //! the others wait as long as `meet_timeout_ms` says, and name it. All are told what to do.
 
-use crate::support::{assert_says, config, local_sgd};
+use crate::support::{assert_says, config, in_hub, local_sgd};
 use slowmo::internal::Network;
 use slowmo::internal::config::ClusterKey;
 use slowmo::internal::transport::memory::MemoryHub;
-use slowmo::{Config, Runtime, SpawnError, SynchronizeError, Synchronized};
+use slowmo::{Config, NamedTensors, Runtime, SpawnError, SynchronizeError, Synchronized};
 use slowmo_chaos::cluster;
 use std::fs::{File, Permissions};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -261,6 +261,31 @@ fn different_parameter_counts() {
             ],
         );
     }
+}
+
+/// Models with as many values may be averaged only if these are the same values.
+#[test]
+fn tensors_in_another_order() {
+    let hub = MemoryHub::new(None);
+    let config = Config {
+        min_nodes: 2,
+        ..impatient()
+    };
+    let begin = |(node, names): (u64, [&'static str; 2])| {
+        let runtime = in_hub(&hub, node, &[1, 2], &config);
+        thread::spawn(move || {
+            let [mut one, mut other] = [vec![1.0; 50], vec![2.0; 50]];
+            let mut lent = NamedTensors::new()
+                .with(names[0], &mut one)
+                .with(names[1], &mut other);
+            let mut worker = runtime.worker(0).unwrap();
+            worker.synchronize(&mut lent).unwrap_err().to_string()
+        })
+    };
+    let told = [(1, ["hidden", "output"]), (2, ["output", "hidden"])].map(begin);
+    let [first, second] = told.map(|thread| thread.join().unwrap());
+    assert_says(&first, &["node 2 has another model: 100 parameters"]);
+    assert_says(&second, &["names and shapes in the same order"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use slowmo::internal::checkpoints::{list, newest_whole};
 use slowmo::internal::config::ResumeSampler;
 use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{BaseName, ElasticSampler, OuterName};
-use slowmo::{Buffers, Config, Runtime, StepReport, Worker};
+use slowmo::{Buffers, Config, NamedTensors, Runtime, StepReport, Worker};
 use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -610,6 +610,43 @@ fn a_checkpoint_of_another_model_is_refused_by_name() {
         "{error}"
     );
     assert_eq!(parameters, [1.5; 7]);
+}
+
+/// Trains three tensors of 300 values with these names in this order up to step `end`; returns the
+/// first value of each.
+fn train_named(names: [&str; 3], end: u64, config: &Config) -> Result<[f32; 3], String> {
+    let node = in_hub(&MemoryHub::new(None), 1, &[1], config);
+    let mut worker = node.worker(0).unwrap();
+    let mut tensors = [1.0, 2.0, 3.0].map(|value| vec![value; 300]);
+    {
+        let lent = tensors.iter_mut().zip(names);
+        let mut lent = lent.fold(NamedTensors::new(), |lent, (values, name)| {
+            lent.with(name, values)
+        });
+        let begun = worker.synchronize(&mut lent);
+        let mut step = begun.map_err(|error| error.to_string())?.step;
+        while step < end {
+            step = worker.step(&mut lent, 0.1).unwrap().step + 1;
+        }
+        worker.leave().unwrap();
+    }
+    Ok(tensors.map(|values| values[0]))
+}
+
+#[test]
+fn a_checkpoint_whose_tensors_have_another_order_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        min_nodes: 1,
+        ..settings(folder.path())
+    };
+    train_named(["a", "b", "c"], 8, &config).unwrap();
+    let refused = train_named(["a", "c", "b"], 12, &config).unwrap_err();
+    let told = "tensor 1 of the checkpoint of step 8 is b [300], this training lends c [300] there";
+    assert!(refused.contains(told), "{refused}");
+    // The same tensors may have got other names.
+    let renamed = train_named(["x.a", "x.b", "x.c"], 12, &config).unwrap();
+    assert_eq!(renamed, [1.0, 2.0, 3.0]);
 }
 
 /// One node trains to a step with a sampler of this batch and the optimizer's state that it lends;

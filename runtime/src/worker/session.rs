@@ -3,6 +3,7 @@
 //! halves.
 
 mod buffers;
+mod model;
 mod rate;
 mod recording;
 mod resuming;
@@ -13,6 +14,7 @@ use crate::node::Node;
 use crate::sampler::{ElasticSampler, Follower, SamplerError};
 use crate::tensors::elements;
 use buffers::Sizes;
+use model::model_tensors;
 use rate::LastRate;
 use slowmo_actors::ExchangeError;
 use slowmo_actors::buffers::{Buffer, ChunkedBuffer, Frozen};
@@ -139,8 +141,9 @@ impl Session {
         let sizes = self.sizes_of(parameters, buffers)?;
         let total = sizes.parameters + sizes.model + sizes.optimizer;
         let mut frozen = self.freeze(parameters, buffers, sizes, total)?;
-        self.describe(parameters, buffers)?;
-        let momentum = self.resume(sizes, &mut frozen)?;
+        let tensors = model_tensors(parameters, &*buffers.model)?;
+        self.describe(&tensors, sizes);
+        let momentum = self.resume(&tensors, sizes, &mut frozen)?;
         let request = Request {
             step: self.step,
             task: Task::Bootstrap,

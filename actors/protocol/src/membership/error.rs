@@ -78,18 +78,20 @@ pub enum BootstrapError {
         /// Every difference, with both values.
         differences: String,
     },
-    /// Two nodes train models of different sizes.
+    /// Two nodes train different models.
     #[error(
-        "{ours} has {our_model}, {theirs} has {their_model}; all nodes must train the same model"
+        "{ours} has {our_model}, {theirs} has {their_model}; all nodes must train the same model: \
+         tensors of the same names and shapes in the same order (each node's log lists its own at \
+         level debug)"
     )]
     ModelsDiffer {
         /// This node.
         ours: NodeId,
-        /// Size of this node's model.
+        /// This node's model.
         our_model: Box<ModelSize>,
         /// The other node.
         theirs: NodeId,
-        /// Size of the other node's model.
+        /// The other node's model.
         their_model: Box<ModelSize>,
     },
     /// A running cluster does not admit this node.

@@ -315,7 +315,7 @@ pub enum JoinRefusal {
         )]
         differences: String,
     },
-    /// The model sizes differ.
+    /// The models differ.
     ModelsDiffer {
         /// The cluster's.
         cluster: Box<ModelSize>,
@@ -377,7 +377,9 @@ impl std::fmt::Display for JoinRefusal {
             ),
             Self::ModelsDiffer { cluster, joiner } => write!(
                 f,
-                "it trains {cluster}, this node has {joiner}; train the same model"
+                "it trains {cluster}, this node has {joiner}; train the same model: tensors of the \
+                 same names and shapes in the same order (each node's log lists its own at level \
+                 debug)"
             ),
             Self::Full { max_nodes } => write!(
                 f,

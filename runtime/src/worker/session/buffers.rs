@@ -2,6 +2,7 @@
 //! rounds do to the base optimizer's.
 
 use super::Session;
+use super::model::{digest_of, model_tensors};
 use crate::error::StepError;
 use crate::tensors::{elements, zero};
 use crate::worker::report::Buffers;
@@ -25,6 +26,8 @@ pub(super) struct Sizes {
     pub lent: usize,
     /// The types of the parameters.
     pub types: Types,
+    /// Digest of the tensors' names and dimensions.
+    pub tensors: u64,
 }
 
 impl Sizes {
@@ -35,6 +38,7 @@ impl Sizes {
             buffers: count(self.model),
             optimizer: count(self.optimizer.max(self.lent)),
             types: self.types,
+            tensors: self.tensors,
         }
     }
 }
@@ -112,6 +116,7 @@ impl Session {
             optimizer,
             lent,
             types: types_of(parameters)?,
+            tensors: digest_of(&model_tensors(parameters, &*buffers.model)?),
         })
     }
 

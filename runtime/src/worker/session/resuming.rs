@@ -3,12 +3,13 @@
 
 use super::Session;
 use super::buffers::Sizes;
-use crate::checkpoints::{CURSOR_BYTES_MAX, Header, Kind, Resumed, Tensor, unique_names};
+use super::model::compare_tensors;
+use crate::checkpoints::{CURSOR_BYTES_MAX, Header, Resumed, Tensor};
 use crate::error::{SynchronizeError, WorkerError};
 use crate::worker::report::{Buffers, ResumedFrom};
 use slowmo_actors::buffers::{ChunkedBuffer, Frozen};
 use slowmo_actors::messages::Exchanged;
-use slowmo_actors::ports::device::{TensorError, Tensors};
+use slowmo_actors::ports::device::Tensors;
 use slowmo_actors::ports::store::{Restored, Store};
 use slowmo_protocol::checkpoint::is_due;
 use slowmo_protocol::coordinator::{RoundKind, RoundSpec};
@@ -18,40 +19,12 @@ use slowmo_protocol::schedule::{Due, Exchange};
 use std::sync::Arc;
 
 impl Session {
-    /// Names the model's tensors for checkpoints.
-    pub(super) fn describe(
-        &self,
-        parameters: &dyn Tensors,
-        buffers: &Buffers<'_>,
-    ) -> Result<(), TensorError> {
-        if self.index != 0 || !self.node.checkpoints().writes() {
-            return Ok(());
-        }
-        let mut tensors = Vec::new();
-        for (shapes, kind) in [
-            (parameters.shapes()?, Kind::Parameter),
-            (buffers.model.shapes()?, Kind::Buffer),
-        ] {
-            tensors.extend(
-                shapes
-                    .into_iter()
-                    .map(|(name, shape)| Tensor { name, shape, kind }),
-            );
-        }
-        let names = unique_names(&tensors);
-        tensors
-            .iter_mut()
-            .zip(names)
-            .for_each(|(tensor, name)| tensor.name = name);
-        self.node.checkpoints().describe(tensors);
-        Ok(())
-    }
-
     /// Lets the bootstrap continue from a checkpoint, if there is one: its values replace the
     /// frozen ones, and step and samples continue after it. Returns the whole slow momentum if it
     /// is not in shards.
     pub(super) fn resume(
         &mut self,
+        tensors: &[Tensor],
         sizes: Sizes,
         frozen: &mut Frozen,
     ) -> Result<Option<Frozen>, SynchronizeError> {
@@ -60,6 +33,7 @@ impl Session {
         };
         let header = resumed.checkpoint().header();
         fits(header, sizes)?;
+        compare_tensors(header, tensors)?;
         self.resume_samples(header)?;
         self.step = Step(header.step);
         if self.index != 0 {

@@ -1,0 +1,117 @@
+//! The list of a model's tensors: what nodes and checkpoints compare beside the number of values.
+
+use super::Session;
+use super::buffers::Sizes;
+use crate::checkpoints::{Header, Kind, Tensor, unique_names};
+use crate::error::SynchronizeError;
+use slowmo_actors::ports::device::{TensorError, Tensors};
+use std::collections::BTreeSet;
+use xxhash_rust::xxh3::Xxh3;
+
+/// The tensors of the model in flat order: parameters, then the model's buffers. Their names are
+/// those of training code; a name that occurs again is changed.
+pub(super) fn model_tensors(
+    parameters: &dyn Tensors,
+    buffers: &dyn Tensors,
+) -> Result<Vec<Tensor>, TensorError> {
+    let mut tensors = Vec::new();
+    for (shapes, kind) in [
+        (parameters.shapes()?, Kind::Parameter),
+        (buffers.shapes()?, Kind::Buffer),
+    ] {
+        tensors.extend(
+            shapes
+                .into_iter()
+                .map(|(name, shape)| Tensor { name, shape, kind }),
+        );
+    }
+    let names = unique_names(&tensors);
+    for (tensor, name) in tensors.iter_mut().zip(names) {
+        tensor.name = name;
+    }
+    Ok(tensors)
+}
+
+/// A digest of the tensors' names, dimensions, kinds and order. Nodes whose digests differ do not train
+/// together: their models may have as many values, but not the same ones.
+pub(super) fn digest_of(tensors: &[Tensor]) -> u64 {
+    let mut digest = Xxh3::new();
+    for Tensor { name, shape, kind } in tensors {
+        // Lengths come first, so that no two lists give the same bytes.
+        digest.update(&[u8::from(*kind == Kind::Buffer)]);
+        digest.update(&(name.len() as u64).to_le_bytes());
+        digest.update(name.as_bytes());
+        digest.update(&(shape.len() as u64).to_le_bytes());
+        for dimension in shape {
+            digest.update(&(*dimension as u64).to_le_bytes());
+        }
+    }
+    digest.digest()
+}
+
+impl Session {
+    /// Tells the log and the checkpoints the model's tensors, whose names differ.
+    pub(super) fn describe(&self, tensors: &[Tensor], sizes: Sizes) {
+        if self.index != 0 {
+            return;
+        }
+        tracing::debug!(model = %sizes.model(), "this node trains {}", list_of(tensors));
+        if self.node.checkpoints().writes() {
+            self.node.checkpoints().describe(tensors.to_vec());
+        }
+    }
+}
+
+/// Compares a checkpoint's tensors with this training's, in their order. Tensors of the same names
+/// in another order, or with other numbers of values, would get each other's values: that is
+/// refused. Other names may be the same tensors: that is a warning.
+pub(super) fn compare_tensors(header: &Header, own: &[Tensor]) -> Result<(), SynchronizeError> {
+    let kept = &header.tensors;
+    let same = |kept: &Tensor, own: &Tensor| {
+        (&kept.name, kept.kind, kept.elements()) == (&own.name, own.kind, own.elements())
+    };
+    let Some(at) = (0..kept.len().max(own.len())).find(|at| {
+        let pair = kept.get(*at).zip(own.get(*at));
+        !pair.is_some_and(|(kept, own)| same(kept, own))
+    }) else {
+        return Ok(());
+    };
+    let told = |tensor: Option<&Tensor>| {
+        tensor.map_or("no tensor".to_owned(), |tensor| {
+            format!("{} {:?}", tensor.name, tensor.shape)
+        })
+    };
+    let (in_checkpoint, lent) = (told(kept.get(at)), told(own.get(at)));
+    let names = |tensors: &[Tensor]| -> BTreeSet<String> {
+        tensors.iter().map(|tensor| tensor.name.clone()).collect()
+    };
+    let step = header.step;
+    if names(kept) == names(own) {
+        return Err(SynchronizeError::Checkpoint(format!(
+            "tensor {at} of the checkpoint of step {step} is {in_checkpoint}, this training lends \
+             {lent} there: lend the same tensors in the same order"
+        )));
+    }
+    tracing::warn!(
+        step,
+        in_checkpoint,
+        lent,
+        "the checkpoint's tensor {at} has another name or shape: its values go to this training's \
+         tensors in order, which is right only if these are the same tensors under other names"
+    );
+    Ok(())
+}
+
+/// A list of tensors for the log, cut where it becomes long.
+fn list_of(tensors: &[Tensor]) -> String {
+    /// The most tensors in the list.
+    const LISTED_MAX: usize = 1_000;
+    let listed = tensors.iter().take(LISTED_MAX);
+    let mut list: Vec<String> = listed
+        .map(|tensor| format!("{} {:?}", tensor.name, tensor.shape))
+        .collect();
+    if let Some(more @ 1..) = tensors.len().checked_sub(LISTED_MAX) {
+        list.push(format!("and {more} more"));
+    }
+    list.join(", ")
+}
