@@ -302,6 +302,52 @@ fn a_job_below_its_quorum_says_what_would_release_it_and_goes_on_when_nodes_retu
 }
 
 #[test]
+fn a_job_below_its_quorum_recovers_by_an_order_and_admits_what_was_started_meanwhile() {
+    let settings = [
+        ("SLOWMO_BASE", "none"),
+        ("SLOWMO_TAU", "1"),
+        ("SLOWMO_BETA", "0.5"),
+    ];
+    let job = Job::start(3, &settings, &TRAINING);
+    job.until_all(3, 1);
+    for node in ["1", "2"] {
+        job.change(&["kill", node]);
+    }
+    let no_quorum = |why: &Value| why.as_str().is_some_and(|why| why.contains("no quorum"));
+    job.until("it waits", |status| no_quorum(&status["waiting_for"]));
+    let scaled = job.change(&["scale", "3"]);
+    assert_eq!(scaled["joined"], serde_json::json!([1, 2]));
+    assert!(no_quorum(&scaled["members_wait"]), "{scaled}");
+    // The newcomers wait too, for another reason; what the members wait for is said.
+    let waits = job.until("newcomers wait", |status| {
+        status["nodes"].as_array().is_some_and(|nodes| {
+            nodes
+                .iter()
+                .filter(|node| node["standing"] == "joining")
+                .count()
+                == 2
+        })
+    });
+    assert!(no_quorum(&waits["waiting_for"]), "{waits}");
+    let shown = job.change(&["recover"]);
+    assert_eq!(shown["goes_on"], serde_json::json!([3]), "{shown}");
+    assert_eq!(shown["ordered"], false);
+    let refused = job.ask(&["recover", "--history", "ab"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let history = shown["history"].as_str().unwrap();
+    assert_eq!(
+        job.change(&["recover", "--history", history])["ordered"],
+        true
+    );
+    let again = job.until_all(3, round(&waits));
+    assert_ne!(again["lineage"], waits["lineage"]);
+    for node in ["3", "2", "1"] {
+        job.change(&["drain", node]);
+    }
+    job.finish();
+}
+
+#[test]
 fn survivors_go_on_alone() {
     let settings = [
         ("SLOWMO_BASE", "none"),

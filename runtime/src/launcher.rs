@@ -2,6 +2,7 @@
 //! process is ever left behind. The launcher also starts further nodes. It takes part in no
 //! decision of the cluster.
 
+use crate::admin::RecoveryReport;
 use crate::status::Status;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -117,6 +118,11 @@ pub enum Request {
         /// The value, as the configuration writes it.
         value: String,
     },
+    /// Show which history continues without a quorum, or let it continue.
+    Recover {
+        /// The history that continues; `None` changes nothing.
+        history: Option<String>,
+    },
     /// Kill a node's process with SIGKILL.
     Kill {
         /// Id of the node.
@@ -144,6 +150,13 @@ pub enum Answer {
     Token {
         /// The token; `None` where the nodes serve no pages.
         token: Option<String>,
+    },
+    /// Answer to [`Request::Recover`].
+    Recovers {
+        /// The node that was asked: the member that is furthest ahead.
+        node: usize,
+        /// What it continues.
+        report: RecoveryReport,
     },
     /// Answer to the other requests: nodes that were started, drained or killed.
     Changed {

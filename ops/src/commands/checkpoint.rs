@@ -1,7 +1,7 @@
 //! `slowmo checkpoint`: makes one now, lists checkpoints, verifies that they are whole, and exports
 //! the model as one file for other frameworks.
 
-use super::job::{Which, ask};
+use super::job::{Which, ask, furthest_member};
 use super::one_node;
 use crate::console::{Console, Told, table};
 use anyhow::{Context, bail};
@@ -11,7 +11,7 @@ use slowmo::internal::admin;
 use slowmo::internal::checkpoints::{Listed, Name, list, newest_whole};
 use slowmo::status::Status;
 use slowmo::{Checkpoint, export};
-use slowmo_ops::jobs::{self, Answer, Request};
+use slowmo_ops::jobs::{self, Request};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -184,21 +184,12 @@ impl Now {
     }
 }
 
-/// The report of the node with this admin socket, or of that node of the job that is furthest
-/// ahead.
+/// The report of the node with this admin socket, or of the job's member that is furthest ahead.
 pub fn furthest(admin: Option<&Path>, which: &Which) -> anyhow::Result<Status> {
     if let Some(socket) = admin {
         return one_node::status(socket);
     }
-    let (job, answer) = ask(which, Request::Status)?;
-    let Answer::Status { nodes, .. } = answer else {
-        bail!("job {job} answered something else")
-    };
-    nodes
-        .into_iter()
-        .filter_map(|(_, report)| report)
-        .max_by_key(|report| report.round)
-        .with_context(|| format!("no node of job {job} answers"))
+    furthest_member(which)
 }
 
 /// Shows the result of `open` for each checkpoint; when verifying, fails if one is not whole.

@@ -6,7 +6,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
 use slowmo::internal::admin::{self, ClusterStatus, Digest, NodeReport};
-use slowmo::status::{self, MemberState, MemberStatus, SettingStatus, StragglerStatus};
+use slowmo::status::{
+    self, CheckpointStatus, MemberState, MemberStatus, SettingStatus, StragglerStatus,
+};
 use slowmo_ops::jobs::{self, Answer, Request};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -80,12 +82,15 @@ pub struct Status {
 impl Scale {
     /// Runs the command.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        change(
-            console,
-            &self.which,
-            "scale",
-            Request::Scale { nodes: self.nodes },
-        )
+        let nodes = self.nodes;
+        let mut report = change(&self.which, Request::Scale { nodes })?;
+        if !report.joined.is_empty() {
+            // The nodes were started, whatever the members answer now.
+            report.members_wait = furthest_member(&self.which)
+                .ok()
+                .and_then(|member| member.waiting_for);
+        }
+        report.print("scale", console)
     }
 }
 
@@ -101,6 +106,7 @@ impl Drain {
                 joined: none.clone(),
                 drained: none.clone(),
                 killed: none,
+                members_wait: None,
             };
             let Some(seconds) = self.wait else {
                 return console.done(
@@ -119,19 +125,15 @@ impl Drain {
         let Some(node) = self.node else {
             bail!("no node was named")
         };
-        change(console, &self.which, "drain", Request::Drain { node })
+        change(&self.which, Request::Drain { node })?.print("drain", console)
     }
 }
 
 impl Kill {
     /// Runs the command.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        change(
-            console,
-            &self.which,
-            "kill",
-            Request::Kill { node: self.node },
-        )
+        let node = self.node;
+        change(&self.which, Request::Kill { node })?.print("kill", console)
     }
 }
 
@@ -142,6 +144,37 @@ struct Change {
     joined: Vec<usize>,
     drained: Vec<usize>,
     killed: Vec<usize>,
+    /// After nodes were started: the reason why the members decide no round, if they do not. Nodes
+    /// that join need one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    members_wait: Option<String>,
+}
+
+impl Change {
+    fn print(&self, command: &'static str, console: Console) -> anyhow::Result<()> {
+        let parts = [
+            ("started", &self.joined),
+            ("draining", &self.drained),
+            ("killed", &self.killed),
+        ];
+        let told: Vec<String> = parts
+            .iter()
+            .filter(|(_, nodes)| !nodes.is_empty())
+            .map(|(what, nodes)| format!("{what} {nodes:?}"))
+            .collect();
+        let told = if told.is_empty() {
+            "nothing to do".to_owned()
+        } else {
+            told.join(", ")
+        };
+        let mut text = format!("job {}: {told}", self.job);
+        if let Some(why) = &self.members_wait {
+            text.push_str(&format!(
+                "\na node joins with a round, and the members decide none now: {why}"
+            ));
+        }
+        console.done(command, text, self)
+    }
 }
 
 /// Asks the launcher of a job; returns its name, and the answer.
@@ -155,12 +188,21 @@ pub fn ask(which: &Which, request: Request) -> anyhow::Result<(String, Answer)> 
     }
 }
 
-fn change(
-    console: Console,
-    which: &Which,
-    command: &'static str,
-    request: Request,
-) -> anyhow::Result<()> {
+/// The report of the job's member that is furthest ahead.
+pub fn furthest_member(which: &Which) -> anyhow::Result<status::Status> {
+    let (job, answer) = ask(which, Request::Status)?;
+    let Answer::Status { nodes, .. } = answer else {
+        bail!("job {job} answered something else")
+    };
+    nodes
+        .into_iter()
+        .filter_map(|(_, report)| report)
+        .filter(|report| report.standing != MemberState::Joining)
+        .max_by_key(|report| report.round)
+        .with_context(|| format!("no member of job {job} answers"))
+}
+
+fn change(which: &Which, request: Request) -> anyhow::Result<Change> {
     let (job, answer) = ask(which, request)?;
     let Answer::Changed {
         joined,
@@ -170,28 +212,13 @@ fn change(
     else {
         bail!("job {job} answered something else")
     };
-    let parts = [
-        ("started", &joined),
-        ("draining", &drained),
-        ("killed", &killed),
-    ];
-    let told: Vec<String> = parts
-        .iter()
-        .filter(|(_, nodes)| !nodes.is_empty())
-        .map(|(what, nodes)| format!("{what} {nodes:?}"))
-        .collect();
-    let told = if told.is_empty() {
-        "nothing to do".to_owned()
-    } else {
-        told.join(", ")
-    };
-    let report = Change {
+    Ok(Change {
         job,
         joined,
         drained,
         killed,
-    };
-    console.done(command, format!("job {}: {told}", report.job), &report)
+        members_wait: None,
+    })
 }
 
 /// Report of `status`: the job as seen by the member that is furthest ahead, and every node.
@@ -405,7 +432,10 @@ impl JobReport {
                 .map(|report| report.push_sum_weight_doubled)
                 .fold(0.0, f64::max),
             disagreement,
-            waiting_for: reports().find_map(|report| report.waiting_for.clone()),
+            // Nodes that join wait for the members: what these wait for comes first.
+            waiting_for: furthest
+                .and_then(|report| report.waiting_for.clone())
+                .or_else(|| reports().find_map(|report| report.waiting_for.clone())),
             late: LateRow::all(reports()),
             stragglers: furthest
                 .map(|report| report.stragglers.clone())
@@ -447,14 +477,47 @@ impl JobReport {
         }
     }
 
+    /// Lines about checkpoints, of nodes that write any: the newest complete one, and what failed.
+    fn checkpoints(&self) -> Vec<String> {
+        let written: Vec<(u64, &CheckpointStatus)> = self
+            .nodes
+            .iter()
+            .filter_map(|row| match row {
+                NodeRow::Answer(report) => Some((report.node, report.checkpoints.as_ref()?)),
+                NodeRow::Member(_) | NodeRow::Silent { .. } => None,
+            })
+            .collect();
+        if written.is_empty() {
+            return Vec::new();
+        }
+        let whole = written.iter().filter_map(|(_, told)| told.whole_step).max();
+        let not_whole = written.iter().map(|(_, told)| told.not_whole).min();
+        let mut lines = vec![match (whole, not_whole.unwrap_or(0)) {
+            (None, _) => "checkpoints: none is complete yet".to_owned(),
+            (Some(step), 0) => format!("checkpoints: the one of step {step} is complete"),
+            (Some(step), count) => format!(
+                "checkpoints: the one of step {step} is complete, {count} that were due since \
+                 then are not"
+            ),
+        }];
+        lines.extend(written.iter().filter_map(|(node, told)| {
+            let error = told.error.as_ref()?;
+            Some(format!("node {node} did not write its part: {error}"))
+        }));
+        lines
+    }
+
     fn to_text(&self) -> String {
         let distance = |distance: Option<f32>| {
             distance.map_or_else(|| "–".to_owned(), |distance| format!("{distance:.1e}"))
         };
+        let loss =
+            |loss: Option<f64>| loss.map_or_else(|| "–".to_owned(), |loss| format!("{loss:.4}"));
         let rows = self.nodes.iter().map(|row| match row {
             NodeRow::Silent { node } => [
                 node.to_string(),
                 "no answer".into(),
+                "–".into(),
                 "–".into(),
                 "–".into(),
                 "–".into(),
@@ -472,6 +535,7 @@ impl JobReport {
                     of(&|digest| digest.epoch.to_string()),
                     of(&|digest| digest.round.to_string()),
                     of(&|digest| digest.step.to_string()),
+                    of(&|digest| loss(digest.measures.get("loss").and_then(|(_, loss)| *loss))),
                     of(&|digest| distance(digest.disagreement)),
                     format!("{} at {}", workers(member.workers), member.address),
                 ]
@@ -485,6 +549,7 @@ impl JobReport {
                     .training
                     .map_or(report.step, |training| training.step)
                     .to_string(),
+                loss(report.loss.map(|loss| loss.loss)),
                 distance(report.disagreement),
                 devices(&report.devices),
             ],
@@ -496,6 +561,7 @@ impl JobReport {
                 "view",
                 "round",
                 "step",
+                "loss",
                 "disagreement",
                 "devices",
             ],
@@ -523,6 +589,9 @@ impl JobReport {
         if !self.settings.is_empty() {
             let settings: Vec<String> = self.settings.iter().map(in_force).collect();
             text.push_str(&format!("\nin force: {}", settings.join(", ")));
+        }
+        for line in self.checkpoints() {
+            text.push_str(&format!("\n{line}"));
         }
         self.late
             .iter()

@@ -239,7 +239,7 @@ impl Launch {
                             job.leaving.remove(&node);
                             job.failed.push(node);
                             let told = format!("node {node} failed ({status})");
-                            printer.progress(format!("{told}; the others go on without it"));
+                            printer.progress(job.goes_on(&told));
                             gpus.check(node, gpus::computes);
                         } else {
                             let told = format!("node {node} failed ({status})");
@@ -282,7 +282,10 @@ impl Launch {
                 });
                 ensure!(
                     killed.is_empty(),
-                    "ended by {signal}; nodes {killed:?} did not end in time and were killed"
+                    "ended by {signal}; nodes {killed:?} did not end in time and were killed: what \
+                     they trained since the last checkpoint is lost. Nodes leave with the next \
+                     outer round: let --grace be longer than tau steps take, or run slowmo \
+                     checkpoint now before the end"
                 );
                 ensure!(!all_left, "ended by {signal}; all nodes left in order");
                 bail!("ended by {signal}; all nodes were ended");
@@ -317,6 +320,16 @@ impl Job {
         self.group.is_over() && self.restarts.waiting().is_empty()
     }
 
+    /// The text for the user after a node's end, which `told` says.
+    fn goes_on(&self, told: &str) -> String {
+        let others = self.group.running_nodes().len() + self.restarts.waiting().len();
+        if others > 0 {
+            format!("{told}; the others go on without it")
+        } else {
+            format!("{told}; no other node of this job runs")
+        }
+    }
+
     /// Plans the restart of a node that ended with an error, unless it was asked to end; `told` is
     /// what happened. Returns the text for the user.
     fn ended_badly(&mut self, node: usize, told: &str, is_orderly: bool) -> String {
@@ -330,7 +343,7 @@ impl Job {
             Some(planned) => format!("{told}; it starts again {planned}"),
             None => {
                 self.failed.push(node);
-                format!("{told}; the others go on without it")
+                self.goes_on(told)
             }
         }
     }
@@ -387,6 +400,7 @@ fn answer(job: &mut Job, asked: Asked) {
             let value = value.clone();
             order(job, &admin::Request::Set { key, value })
         }
+        Request::Recover { ref history } => recover(&job.group, history.clone()),
         Request::Drain { node } => drain(job, node).map(|()| changed(&[], &[node], &[])),
         Request::Kill { node } if job.group.signal(node, Signal::SIGKILL) => {
             Ok(changed(&[], &[], &[node]))
@@ -523,6 +537,24 @@ fn order(job: &Job, order: &admin::Request) -> Result<Answer, String> {
         }
     }
     Err(last)
+}
+
+/// Asks the member that is furthest ahead which history continues without a quorum, or lets it
+/// continue: what only the other nodes know would be lost.
+fn recover(group: &Group, history: Option<String>) -> Result<Answer, String> {
+    let reports = group
+        .running_nodes()
+        .into_iter()
+        .filter_map(|node| Some((node, group.report(node)?)))
+        .filter(|(_, report)| report.standing != MemberState::Joining);
+    let Some((node, _)) = reports.max_by_key(|(_, report)| report.round) else {
+        return Err("no member of this job answers".to_owned());
+    };
+    let request = admin::Request::Recover { history };
+    match jobs::ask(node, &group.admin_socket(node), request).map_err(|error| error.to_string())? {
+        admin::Answer::Recovers(report) => Ok(Answer::Recovers { node, report }),
+        _ => Err(format!("node {node} is of another version")),
+    }
 }
 
 /// Starts the lowest free ids, or drains the highest running ones. Nodes that are already leaving

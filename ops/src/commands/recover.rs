@@ -1,5 +1,6 @@
 //! `slowmo recover`: an operator names the history that continues without a quorum.
 
+use super::job::{self, Which};
 use crate::console::Console;
 use anyhow::bail;
 use clap::Args;
@@ -10,14 +11,17 @@ use std::path::PathBuf;
 
 /// Continue without voters that are permanently gone, after the loss of a majority.
 ///
-/// Without --history it shows the history that would continue, and changes nothing. Ask the node
-/// with the highest round: anything that only the other nodes know is lost. A node that reaches a
-/// newer history waits to be admitted to that one, and refuses.
+/// Without --history it shows the history that would continue, and changes nothing. In a job of
+/// `slowmo launch` the member with the highest round is asked. Without a launcher, ask that node
+/// yourself (--admin): anything that only the other nodes know is lost. A node that reaches a newer
+/// history waits to be admitted to that one, and refuses.
 #[derive(Debug, Args)]
 pub struct Recover {
-    /// The node's own admin socket (key `admin`).
-    #[arg(long, value_name = "SOCKET")]
-    admin: PathBuf,
+    /// A node's own admin socket (key `admin`), for nodes that no launcher started.
+    #[arg(long, value_name = "SOCKET", conflicts_with = "job")]
+    admin: Option<PathBuf>,
+    #[command(flatten)]
+    which: Which,
     /// The history that continues, as printed by this command without this option.
     #[arg(long, value_name = "LINEAGE")]
     history: Option<String>,
@@ -32,16 +36,7 @@ struct Recovered {
 impl Recover {
     /// Runs the command.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        let report = match jobs::ask_at(
-            &self.admin,
-            Request::Recover {
-                history: self.history,
-            },
-        )? {
-            Answer::Recovers(report) => report,
-            Answer::Refused { error } => bail!("{error}"),
-            _ => bail!("the node at {} is of another version", self.admin.display()),
-        };
+        let (asked, report) = self.ask()?;
         let RecoveryReport {
             history,
             round,
@@ -55,13 +50,30 @@ impl Recover {
              {missing:?}"
         );
         if !ordered {
-            let admin = self.admin.display();
             text.push_str(&format!(
                 "\nif a quorum of them still goes on somewhere, this side gives way when the two \
                  meet, and loses what it decides from now on; if they are gone for good:\n  slowmo \
-                 recover --admin {admin} --history {history}"
+                 recover {asked} --history {history}"
             ));
         }
         console.done("recover", text, &Recovered { report })
+    }
+
+    /// Asks the node or the job's launcher. Returns the option that names it, and the answer.
+    fn ask(self) -> anyhow::Result<(String, RecoveryReport)> {
+        let history = self.history;
+        let Some(socket) = self.admin else {
+            let request = jobs::Request::Recover { history };
+            let (job, answer) = job::ask(&self.which, request)?;
+            let jobs::Answer::Recovers { report, .. } = answer else {
+                bail!("job {job} is of another version")
+            };
+            return Ok((format!("--job {job}"), report));
+        };
+        let at = socket.display();
+        match jobs::ask_at(&socket, Request::Recover { history })? {
+            Answer::Recovers(report) => Ok((format!("--admin {at}"), report)),
+            _ => bail!("the node at {at} is of another version"),
+        }
     }
 }

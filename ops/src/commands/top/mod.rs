@@ -201,9 +201,7 @@ impl Asked {
                 killed,
             }) => format!("started {joined:?}, draining {drained:?}, killed {killed:?}"),
             Ok(Answer::Refused { error }) => error,
-            Ok(Answer::Status { .. } | Answer::Token { .. } | Answer::Count { .. }) => {
-                "it answered something else".to_owned()
-            }
+            Ok(_) => "it answered something else".to_owned(),
             Err(error) => format!("{error:#}"),
         }
     }
