@@ -116,7 +116,8 @@ impl Run {
 
 fn go(console: Console, orders: &Orders, part: Part, folder: &Folder) -> anyhow::Result<Outcome> {
     let nodes = orders.scenario.nodes;
-    let seconds = orders.scenario.duration_s + orders.scenario.quiet_s;
+    let quiet = orders.scenario.quiet_s;
+    let seconds = orders.scenario.duration_s + quiet;
     let kind = if part == Part::Faulty {
         "with faults"
     } else {
@@ -130,7 +131,9 @@ fn go(console: Console, orders: &Orders, part: Part, folder: &Folder) -> anyhow:
             Progress::Bootstrapped => begun.set(std::time::Instant::now()),
             Progress::Did(what) => console.note(format!("{at:7.1} s  {what}")),
             Progress::Wrong(what) => console.note(format!("{at:7.1} s  WRONG: {what}")),
-            Progress::Quiet => console.note(format!("{at:7.1} s  quiet")),
+            Progress::Quiet => console.note(format!(
+                "{at:7.1} s  no more faults: {quiet:.0} s to recover, then it is judged"
+            )),
         }
     };
     let outcome = run(orders, part, folder, &mut tell);

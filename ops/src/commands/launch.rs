@@ -35,7 +35,8 @@ use std::time::{Duration, Instant};
 /// at once.
 #[derive(Debug, Args)]
 pub struct Launch {
-    /// Node processes; at most max_nodes of their settings, as is `slowmo scale`.
+    /// Node processes, at most 64 on one machine, and at most max_nodes of their settings; so it is
+    /// with `slowmo scale`.
     #[arg(
         long,
         value_name = "N",

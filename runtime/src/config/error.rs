@@ -64,7 +64,7 @@ pub enum ConfigError {
     /// The file has a table, a date or an array that does not hold only strings.
     #[error(
         "{key} (from {origin}) is {found}: write a string, a number, true, false, or an array of \
-         strings; tables are not allowed"
+         strings; keys stand outside of any table"
     )]
     NotAValue {
         /// The key.

@@ -174,8 +174,6 @@ fn apply_file(config: &mut Config, path: &Path, text: &str) -> Result<(), Config
         let name = key.get_ref().as_ref();
         match plain_text(value.get_ref()) {
             Some(text) => config.set_from(name, &text, &origin)?,
-            // A table with an unknown name is reported as an unknown key.
-            None if Key::find(name).is_none() => config.set_from(name, "", &origin)?,
             None => {
                 return Err(ConfigError::NotAValue {
                     key: name.to_owned(),

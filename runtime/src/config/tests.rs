@@ -163,7 +163,8 @@ fn unknown_keys_name_their_source_and_the_nearest_key() {
         ),
         (
             refusal(Some("[alpah]\ntau = 3\n"), &[], &[]),
-            "unknown key alpah (from slowmo.toml line 1): did you mean alpha?",
+            "alpah (from slowmo.toml line 1) is table: write a string, a number, true, false, or an \
+             array of strings; keys stand outside of any table",
         ),
         (
             refusal(None, &[("SLOWMO_FREQENCY", "3")], &[]),
@@ -293,7 +294,7 @@ fn values_out_of_range_name_key_value_source_and_range() {
         (
             refusal(Some("tau = [1]"), &[], &[]),
             "tau (from slowmo.toml line 1) is array: write a string, a number, true, false, or an \
-             array of strings; tables are not allowed",
+             array of strings; keys stand outside of any table",
         ),
         (
             refusal(None, &[], &["--slowmo-tau"]),
