@@ -2,7 +2,7 @@
 //! `runtime/candle/examples/digits.rs` is the same with candle.
 //!
 //! Alone: `cargo run --release --manifest-path runtime/burn/Cargo.toml --example digits`. Four
-//! nodes: `slowmo launch --nodes 4 -- runtime/burn/target/release/examples/digits --slowmo-tau 12`.
+//! nodes: `slowmo launch --nodes 4 -- runtime/candle/target/release/examples/digits --slowmo-tau 12`.
 
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;

@@ -142,7 +142,7 @@ impl Session {
         let total = sizes.parameters + sizes.model + sizes.optimizer;
         let mut frozen = self.freeze(parameters, buffers, sizes, total)?;
         let tensors = model_tensors(parameters, &*buffers.model)?;
-        self.describe(&tensors, sizes);
+        self.describe(&tensors, sizes.model());
         let momentum = self.resume(&tensors, sizes, &mut frozen)?;
         let request = Request {
             step: self.step,

@@ -1,10 +1,10 @@
 //! The list of a model's tensors: what nodes and checkpoints compare beside the number of values.
 
 use super::Session;
-use super::buffers::Sizes;
 use crate::checkpoints::{Header, Kind, Tensor, unique_names};
 use crate::error::SynchronizeError;
 use slowmo_actors::ports::device::{TensorError, Tensors};
+use slowmo_protocol::model::ModelSize;
 use std::collections::BTreeSet;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -32,8 +32,8 @@ pub(super) fn model_tensors(
     Ok(tensors)
 }
 
-/// A digest of the tensors' names, dimensions, kinds and order. Nodes whose digests differ do not train
-/// together: their models may have as many values, but not the same ones.
+/// A digest of the tensors' names, dimensions, kinds and order. Nodes whose digests differ do not
+/// train together: their models may have as many values, but not the same ones.
 pub(super) fn digest_of(tensors: &[Tensor]) -> u64 {
     let mut digest = Xxh3::new();
     for Tensor { name, shape, kind } in tensors {
@@ -51,11 +51,11 @@ pub(super) fn digest_of(tensors: &[Tensor]) -> u64 {
 
 impl Session {
     /// Tells the log and the checkpoints the model's tensors, whose names differ.
-    pub(super) fn describe(&self, tensors: &[Tensor], sizes: Sizes) {
+    pub(super) fn describe(&self, tensors: &[Tensor], model: ModelSize) {
         if self.index != 0 {
             return;
         }
-        tracing::debug!(model = %sizes.model(), "this node trains {}", list_of(tensors));
+        tracing::debug!(%model, "this node trains {}", list_of(tensors));
         if self.node.checkpoints().writes() {
             self.node.checkpoints().describe(tensors.to_vec());
         }
