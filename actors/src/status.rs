@@ -250,6 +250,14 @@ impl StatusBoard {
             status.round = outcome.round.next();
             status.step = outcome.spec.next_step();
             status.contributors.clone_from(&outcome.contributors);
+            let lost = outcome.momentum_lost.saturating_sub(status.momentum_lost);
+            if lost > 0 && status.standing == MemberState::Member {
+                let told = format!(
+                    "the slow momentum of {lost} shards restarts at zero: nobody that holds it is left"
+                );
+                tracing::warn!("{told}");
+                note(status, told);
+            }
             status.momentum_lost = outcome.momentum_lost;
             let news = outcome.changed.values.unlike(status.changed);
             if !news.is_empty() {

@@ -348,6 +348,30 @@ fn a_job_below_its_quorum_recovers_by_an_order_and_admits_what_was_started_meanw
 }
 
 #[test]
+fn nodes_that_all_crash_at_once_bootstrap_together_again() {
+    let settings = [
+        ("SLOWMO_BASE", "none"),
+        ("SLOWMO_TAU", "1"),
+        ("SLOWMO_BETA", "0.5"),
+    ];
+    let job = Job::start_with(3, &["--restart", "1"], &settings, &TRAINING);
+    let before = job.until_all(3, 1);
+    for node in ["1", "2", "3"] {
+        job.change(&["kill", node]);
+    }
+    // Each starts once more, a second after its end. None of them may wait to be admitted by nodes
+    // that wait for it.
+    let again = job.until("all are members of a new run", |status| {
+        status["members"] == 3 && status["lineage"] != before["lineage"]
+    });
+    assert_eq!(again["alive"], 3, "{again}");
+    for node in ["1", "2", "3"] {
+        job.change(&["drain", node]);
+    }
+    job.finish();
+}
+
+#[test]
 fn survivors_go_on_alone() {
     let settings = [
         ("SLOWMO_BASE", "none"),

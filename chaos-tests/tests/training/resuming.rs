@@ -612,12 +612,12 @@ fn a_checkpoint_of_another_model_is_refused_by_name() {
     assert_eq!(parameters, [1.5; 7]);
 }
 
-/// Trains three tensors of 300 values with these names in this order up to step `end`; returns the
+/// Trains three tensors of 300, 200 and 300 values with these names in this order up to step `end`; returns the
 /// first value of each.
 fn train_named(names: [&str; 3], end: u64, config: &Config) -> Result<[f32; 3], String> {
     let node = in_hub(&MemoryHub::new(None), 1, &[1], config);
     let mut worker = node.worker(0).unwrap();
-    let mut tensors = [1.0, 2.0, 3.0].map(|value| vec![value; 300]);
+    let mut tensors = [(1.0, 300), (2.0, 200), (3.0, 300)].map(|(value, count)| vec![value; count]);
     {
         let lent = tensors.iter_mut().zip(names);
         let mut lent = lent.fold(NamedTensors::new(), |lent, (values, name)| {
@@ -641,8 +641,12 @@ fn a_checkpoint_whose_tensors_have_another_order_is_refused_by_name() {
         ..settings(folder.path())
     };
     train_named(["a", "b", "c"], 8, &config).unwrap();
-    let refused = train_named(["a", "c", "b"], 12, &config).unwrap_err();
-    let told = "tensor 1 of the checkpoint of step 8 is b [300], this training lends c [300] there";
+    let refused = train_named(["c", "b", "a"], 12, &config).unwrap_err();
+    let told = "tensor 0 of the checkpoint of step 8 is a [300], this training lends c [300] there";
+    assert!(refused.contains(told), "{refused}");
+    // One was renamed, and the order of names changed with it.
+    let refused = train_named(["b", "c", "z"], 12, &config).unwrap_err();
+    let told = "tensor 0 of the checkpoint of step 8 is a [300], this training lends b [300] there";
     assert!(refused.contains(told), "{refused}");
     // The same tensors may have got other names.
     let renamed = train_named(["x.a", "x.b", "x.c"], 12, &config).unwrap();

@@ -159,7 +159,10 @@ impl Now {
                 return console.done("checkpoint now", text, &Made { asked, step });
             }
             if begun.elapsed() >= limit {
-                let error = told.and_then(|told| told.error.clone());
+                let waits = report
+                    .as_ref()
+                    .and_then(|report| report.waiting_for.clone());
+                let error = told.and_then(|told| told.error.clone()).or(waits);
                 let why = error.map_or_else(String::new, |error| format!(": {error}"));
                 bail!(
                     "{asked}: no checkpoint became whole within {} s{why}; it is still due after \

@@ -567,8 +567,10 @@ impl JobReport {
             ],
             rows,
         );
+        let waits = self.waiting_for.as_ref();
+        let waits = waits.map_or_else(String::new, |why| format!("waits: {why}\n"));
         let mut text = format!(
-            "job {}: view {} of lineage {}, next round {}\n\
+            "job {}: view {} of lineage {}, next round {}\n{waits}\
              last round: {} alive / {} members / {} contributors\n\
              momentum lost: {} shards, push-sum weight lost: {:.3}, counted twice: {:.3}, \
              disagreement: {}\n{nodes}",
@@ -599,9 +601,6 @@ impl JobReport {
         self.stragglers
             .iter()
             .for_each(|straggler| text.push_str(&format!("\n{}", told(straggler))));
-        if let Some(why) = &self.waiting_for {
-            text.push_str(&format!("\nwaits: {why}"));
-        }
         text
     }
 }

@@ -17,13 +17,14 @@ use serde::Serialize;
 use slowmo::internal::admin;
 use slowmo::status::MemberState;
 use slowmo_ops::jobs::{self, Answer, Asked, Request};
-use slowmo_ops::processes::signals::{catch_signals, caught};
+use slowmo_ops::processes::signals::{catch_signals, caught, caught_again};
 use slowmo_ops::processes::{Group, Happening, NODES_MAX, Plan, supervise};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Run N node processes of a training binary on this machine.
@@ -276,34 +277,76 @@ impl Launch {
                     "{signal}: the nodes leave, which may take {grace} s (--grace); a second \
                      signal ends them at once"
                 ));
+                let waits = members_wait(&job.group);
                 let mut all_left = true;
                 let killed = job.group.end(plan.grace, &mut |happening| match happening {
                     Happening::Line(line) => printer.line(line.clone()),
                     Happening::Ended { status, .. } => all_left &= status.success(),
                 });
-                ensure!(
-                    killed.is_empty(),
-                    "ended by {signal}; nodes {killed:?} did not end in time and were killed: what \
-                     they trained since the last checkpoint is lost. Nodes leave with the next \
-                     outer round: let --grace be longer than tau steps take, or run slowmo \
-                     checkpoint now before the end"
-                );
+                ensure!(killed.is_empty(), why_killed(signal, &killed, &waits));
                 ensure!(!all_left, "ended by {signal}; all nodes left in order");
                 bail!("ended by {signal}; all nodes were ended");
             }
         }
-        let last = job
+        // The first one failed by itself; the others may have failed because it was missing.
+        let first = job
             .failed
-            .last()
+            .first()
             .map(|node| (*node, job.group.last_lines(*node).join("\n    ")));
-        match last {
+        match first {
             Some((node, lines)) if well == 0 => {
-                bail!("no node ended well; the last lines of node {node}:\n    {lines}")
+                bail!(
+                    "no node ended well; the last lines of node {node}, which failed first:\n    {lines}"
+                )
             }
             _ => Ok((job.failed, job.restarts.count())),
         }
     }
 }
+
+/// Asks for the reason why the job's members decide no round, beside the launcher's loop: a stopped
+/// node delays nobody. The answer is empty if none says so.
+fn members_wait(group: &Group) -> Receiver<String> {
+    let sockets: Vec<(usize, PathBuf)> = group
+        .running_nodes()
+        .into_iter()
+        .map(|node| (node, group.admin_socket(node)))
+        .collect();
+    let (told, answer) = sync_channel(1);
+    std::thread::spawn(move || {
+        let mut reports = sockets
+            .iter()
+            .filter_map(|(node, socket)| jobs::report(*node, socket))
+            .filter(|report| report.standing == MemberState::Member);
+        if let Some(why) = reports.find_map(|report| report.waiting_for) {
+            // The launch may have ended.
+            _ = told.send(why);
+        }
+    });
+    answer
+}
+
+/// The text for the user after a signal, if nodes had to be killed.
+fn why_killed(signal: Signal, killed: &[usize], members_wait: &Receiver<String>) -> String {
+    let lost = "what they trained since the last checkpoint is lost";
+    if caught_again() {
+        return format!("ended by {signal} twice; nodes {killed:?} were killed at once: {lost}");
+    }
+    let told =
+        format!("ended by {signal}; nodes {killed:?} did not end in time and were killed: {lost}");
+    match members_wait.try_recv().ok() {
+        Some(why) => format!(
+            "{told}. Nodes leave in order with a round, and the members decided none: {why}"
+        ),
+        None => format!(
+            "{told}. Nodes leave with the next outer round: let --grace be longer than tau steps \
+             take, or run slowmo checkpoint now before the end"
+        ),
+    }
+}
+
+/// Time within which a node that was started answers on its admin socket.
+const STARTS_WITHIN: Duration = Duration::from_secs(10);
 
 /// A job under way.
 struct Job {
@@ -324,10 +367,12 @@ impl Job {
     /// The text for the user after a node's end, which `told` says.
     fn goes_on(&self, told: &str) -> String {
         let others = self.group.running_nodes().len() + self.restarts.waiting().len();
-        if others > 0 {
-            format!("{told}; the others go on without it")
-        } else {
+        if others == 0 {
             format!("{told}; no other node of this job runs")
+        } else if bootstraps(&self.group) {
+            format!("{told}; the run has not begun, and the others wait until min_nodes nodes meet")
+        } else {
+            format!("{told}; the others go on without it")
         }
     }
 
@@ -357,7 +402,10 @@ impl Job {
             let bootstrapped = is_bootstrapped(&self.group);
             told.push(match self.group.join(node, bootstrapped) {
                 Ok(()) if is_alone => {
-                    format!("node {node} starts again; no other node of this job runs")
+                    format!(
+                        "node {node} starts again; no other node of this job runs, so it resumes \
+                         from a checkpoint, or begins at its first step"
+                    )
                 }
                 Ok(()) => format!("node {node} starts again"),
                 Err(error) => {
@@ -464,18 +512,27 @@ fn tell_status(job: &str, group: &Group, asked: Asked) {
     });
 }
 
-/// Whether the job's model history has begun; a node that does not answer may already have one.
+/// Whether the job's model history has begun. A node that does not answer may already have one,
+/// unless it started a moment ago.
 fn is_bootstrapped(group: &Group) -> bool {
-    let waits = |node: &usize| {
-        let report = group.report(*node);
-        report.is_some_and(|report| {
-            matches!(
-                report.standing,
-                MemberState::Bootstrapping | MemberState::Joining
-            )
-        })
+    let waits = |node: &usize| match group.report(*node) {
+        Some(report) => matches!(
+            report.standing,
+            MemberState::Bootstrapping | MemberState::Joining
+        ),
+        None => group.age(*node).is_some_and(|age| age < STARTS_WITHIN),
     };
     !group.running_nodes().iter().all(waits)
+}
+
+/// Whether all nodes that answer wait for the model history to begin, and some do.
+fn bootstraps(group: &Group) -> bool {
+    let mut reports = group
+        .running_nodes()
+        .into_iter()
+        .filter_map(|node| group.report(node))
+        .peekable();
+    reports.peek().is_some() && reports.all(|report| report.standing == MemberState::Bootstrapping)
 }
 
 /// Running nodes that were not told to leave, ascending.

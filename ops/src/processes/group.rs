@@ -147,6 +147,7 @@ struct Member {
     /// predecessor.
     start: u64,
     child: Child,
+    started: Instant,
     status: Option<(ExitStatus, Instant)>,
     /// Number of its two output streams that have not ended.
     streams_open: usize,
@@ -247,6 +248,15 @@ impl Group {
             .map(|member| member.child.id())
     }
 
+    /// Time since a running node was started.
+    #[must_use]
+    pub fn age(&self, node: usize) -> Option<Duration> {
+        self.members
+            .iter()
+            .find(|member| member.node == node && member.status.is_none())
+            .map(|member| member.started.elapsed())
+    }
+
     /// Sends a signal to a running node's process group; returns whether there was one.
     pub fn signal(&self, node: usize, signal: Signal) -> bool {
         let member = self
@@ -318,6 +328,7 @@ impl Group {
             node,
             start,
             child,
+            started: Instant::now(),
             status: None,
             streams_open: 2,
             last_lines: VecDeque::new(),

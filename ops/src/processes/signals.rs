@@ -2,11 +2,16 @@
 
 use nix::sys::signal::{SigSet, Signal};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// The last signal caught; 0 before the first.
 static LAST: AtomicI32 = AtomicI32::new(0);
-/// Signals caught so far.
+/// Signals caught so far; those that come together count once.
 static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Time within which further signals belong to the same wish: `timeout` signals its child and then
+/// the group that the child is in.
+const TOGETHER: Duration = Duration::from_millis(300);
 
 /// Signals that end a launch.
 fn ending() -> SigSet {
@@ -25,9 +30,13 @@ pub fn catch_signals() {
         return;
     }
     let wait = || {
+        let mut counted: Option<Instant> = None;
         while let Ok(signal) = ending().wait() {
             LAST.store(signal as i32, Ordering::Relaxed);
-            COUNT.fetch_add(1, Ordering::Relaxed);
+            if counted.is_none_or(|at| at.elapsed() >= TOGETHER) {
+                COUNT.fetch_add(1, Ordering::Relaxed);
+                counted = Some(Instant::now());
+            }
         }
     };
     if std::thread::Builder::new()
@@ -48,6 +57,11 @@ pub(super) fn release() {
 /// The last signal caught.
 pub fn caught() -> Option<Signal> {
     Signal::try_from(LAST.load(Ordering::Relaxed)).ok()
+}
+
+/// Whether a second signal was caught, which skips the grace period.
+pub fn caught_again() -> bool {
+    count() > 1
 }
 
 /// Number of signals caught; the second one skips the grace period.

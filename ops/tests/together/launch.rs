@@ -300,7 +300,7 @@ fn a_node_that_crashes_too_often_stays_down() {
     assert!(
         error.contains("it starts again in 1 s (restart 1 of 1)")
             && error.contains("node 1 failed (exit status: 3); no other node of this job runs")
-            && error.ends_with("the last lines of node 1:\n    the reason\n"),
+            && error.ends_with("the last lines of node 1, which failed first:\n    the reason\n"),
         "{error}"
     );
 }

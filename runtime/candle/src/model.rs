@@ -108,9 +108,12 @@ impl CandleModel {
         let (buffers, parameters): (Vec<_>, Vec<_>) = listed(map)
             .into_iter()
             .partition(|(name, variable)| is_buffer(name, variable));
+        let mut parameters = CandleVariables::new(parameters)?;
+        let mut buffers = CandleVariables::new(buffers)?.unwatched();
+        parameters.beside(&mut buffers);
         Ok(Self {
-            parameters: CandleVariables::new(parameters)?,
-            buffers: CandleVariables::new(buffers)?.unwatched(),
+            parameters,
+            buffers,
         })
     }
 }

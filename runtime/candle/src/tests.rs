@@ -1,9 +1,9 @@
 //! A small model: order, writing in place, missing gradients, everything that is refused.
 #![allow(clippy::unwrap_used)]
 
-use crate::{CandleGradients, CandleVariables};
+use crate::{CandleGradients, CandleModel, CandleVariables};
 use candle_core::{DType, Device, Tensor, Var};
-use candle_nn::{Module, VarBuilder, VarMap};
+use candle_nn::{BatchNormConfig, Module, VarBuilder, VarMap, batch_norm};
 use slowmo::internal::tensors::flat::{digest, elements, freeze, restore};
 use slowmo::{Half, TensorError, Tensors, Values};
 use std::sync::{Arc, Mutex};
@@ -134,6 +134,30 @@ fn a_variable_that_never_gets_a_gradient_is_named_once() {
         "{told}"
     );
     assert_eq!(variables.without_gradient(), ["forgotten"]);
+}
+
+#[test]
+fn buffers_that_are_not_lent_are_named_once() {
+    let map = VarMap::new();
+    let scope = VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
+    batch_norm(3, BatchNormConfig::default(), scope.pp("norm")).unwrap();
+    let alone = logged(|| {
+        let model = CandleModel::from_var_map(&map).unwrap();
+        // As `synchronize` does it, without buffers.
+        for _ in 0..2 {
+            model.parameters.elements().unwrap();
+            model.parameters.shapes().unwrap();
+        }
+    });
+    assert_eq!(alone.matches("WARN").count(), 1, "{alone}");
+    assert!(alone.contains("norm.running_mean"), "{alone}");
+    let together = logged(|| {
+        let model = CandleModel::from_var_map(&map).unwrap();
+        model.parameters.elements().unwrap();
+        model.buffers.elements().unwrap();
+        model.parameters.shapes().unwrap();
+    });
+    assert_eq!(together, "");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use candle_nn::VarMap;
 use slowmo::{TensorError, Tensors, Values, ValuesMut, read_widened, write_rounded};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Steps after which a variable that has had no gradient yet is named. Parts of a model that are
@@ -37,6 +38,21 @@ const STEPS_UNTIL_TOLD: u32 = 10;
 pub struct CandleVariables {
     list: Vec<(String, Var)>,
     watch: Arc<Mutex<Watch>>,
+    part: Part,
+}
+
+/// The part of a model that a list of variables is.
+#[derive(Clone, Debug)]
+enum Part {
+    /// All that is known of it.
+    Whole,
+    /// Its buffers; the flag says that they were lent.
+    Buffers(Arc<AtomicBool>),
+    /// Its parameters, beside buffers with that flag; the name is that of the first one.
+    Parameters {
+        lent: Arc<AtomicBool>,
+        first: String,
+    },
 }
 
 /// Which variables have had a gradient.
@@ -113,7 +129,38 @@ impl CandleVariables {
             without: without.collect(),
         };
         let watch = Arc::new(Mutex::new(watch));
-        Ok(Self { list, watch })
+        Ok(Self {
+            list,
+            watch,
+            part: Part::Whole,
+        })
+    }
+
+    /// Makes these a model's parameters beside its buffers: a warning says if they are lent without
+    /// them.
+    pub(crate) fn beside(&mut self, buffers: &mut Self) {
+        let Some((first, _)) = buffers.list.first() else {
+            return;
+        };
+        let lent = Arc::new(AtomicBool::new(false));
+        let first = first.clone();
+        buffers.part = Part::Buffers(Arc::clone(&lent));
+        self.part = Part::Parameters { lent, first };
+    }
+
+    /// Warns once if the model's buffers were not lent before these parameters were described, as
+    /// `synchronize_with` does it.
+    fn warn_of_buffers(&self) {
+        let Part::Parameters { lent, first } = &self.part else {
+            return;
+        };
+        if !lent.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                first,
+                "the model's buffers are not lent: each node keeps its own, and nodes that join and \
+                 checkpoints have none; lend CandleModel::buffers as Buffers::model"
+            );
+        }
     }
 
     /// Takes these variables, and clones of them, as they are: whatever changes without a gradient
@@ -262,11 +309,15 @@ impl Tensors for CandleVariables {
     }
 
     fn elements(&self) -> Result<usize, TensorError> {
+        if let Part::Buffers(lent) = &self.part {
+            lent.store(true, Ordering::Relaxed);
+        }
         let counts = self.list.iter().map(|(_, variable)| variable.elem_count());
         Ok(counts.sum())
     }
 
     fn shapes(&self) -> Result<Vec<(String, Vec<usize>)>, TensorError> {
+        self.warn_of_buffers();
         Ok(self
             .list
             .iter()

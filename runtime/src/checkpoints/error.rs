@@ -108,6 +108,13 @@ pub enum CheckpointError {
     /// A file would be replaced.
     #[error("{0} exists: name another file")]
     Exists(PathBuf),
+    /// No checkpoint is complete, where one must be resumed from.
+    #[error(
+        "there is no complete checkpoint in {}, and resume = required: check the folder's name, or \
+         begin without one with resume = newest",
+        .0.display()
+    )]
+    NoneComplete(PathBuf),
     /// The requested checkpoint does not exist.
     #[error(
         "there is no checkpoint {name} in {folder}; slowmo checkpoint inspect {folder} lists them"

@@ -704,11 +704,12 @@ pub static KEYS: &[Key] = &[
         "newest",
         "",
         Allowed::Form(
-            "newest, none, or the name of a checkpoint, as slowmo checkpoint inspect shows it"
+            "newest, required, none, or the name of a checkpoint, as slowmo checkpoint inspect \
+             shows it"
         ),
         false,
         "where a bootstrap resumes from: the newest complete checkpoint (if there is none, the \
-         given parameters), nothing, or the named checkpoint"
+         given parameters, or with required an error), nothing, or the named checkpoint"
     ),
     key!(
         resume_sampler,

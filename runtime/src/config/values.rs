@@ -130,6 +130,8 @@ pub enum Resume {
     /// The newest complete checkpoint, if there is one.
     #[default]
     Newest,
+    /// The newest complete checkpoint; the node does not start if there is none.
+    Required,
     /// No checkpoint.
     None,
     /// The checkpoint with this name.
@@ -140,6 +142,7 @@ impl Value for Resume {
     fn parse(text: &str) -> Option<Self> {
         match text {
             "newest" => Some(Self::Newest),
+            "required" => Some(Self::Required),
             "none" => Some(Self::None),
             name => Name::parse(name).map(Self::Named),
         }
@@ -147,6 +150,7 @@ impl Value for Resume {
     fn show(&self) -> String {
         match self {
             Self::Newest => "newest".to_owned(),
+            Self::Required => "required".to_owned(),
             Self::None => "none".to_owned(),
             Self::Named(name) => name.to_string(),
         }

@@ -48,6 +48,7 @@ pub(super) async fn checkpoints_of(
         board.event(only_read.to_owned());
     }
     let writes = settings.is_some();
+    let shown = folder.display().to_string();
     // A node that joins continues from the others, who also tell it the run number of their
     // bootstrap.
     let may_bootstrap = !config.join && config.lineage.is_none();
@@ -74,11 +75,27 @@ pub(super) async fn checkpoints_of(
         let resumed = match resume {
             Resume::None => checkpoints::warn_of_others(trusted, None).map(|()| None),
             Resume::Newest => Resumed::newest(trusted, outer.as_deref()),
+            Resume::Required => match Resumed::newest(trusted, outer.as_deref())? {
+                None => Err(CheckpointError::NoneComplete(folder.clone())),
+                found => Ok(found),
+            },
             Resume::Named(name) => Resumed::named(trusted, name, outer.as_deref()).map(Some),
         };
         Ok::<_, CheckpointError>((resumed?, checkpoints::next_run(trusted)?))
     });
     let (resumed, run) = read.await??;
+    if may_bootstrap && resumed.is_none() && config.resume == Resume::Newest {
+        let none = format!(
+            "there is no complete checkpoint in {shown}: a bootstrap begins with the given parameters"
+        );
+        // A first run of a training has none either.
+        if writes {
+            tracing::info!("{none}");
+        } else {
+            tracing::warn!("{none}");
+        }
+        board.event(none);
+    }
     let anew = config.resume_sampler == ResumeSampler::Reset;
     let checkpoints = Checkpoints::new(settings, resumed, run, Arc::clone(board));
     checkpoints

@@ -514,7 +514,11 @@ impl Membership {
         };
         out.push(Effect::Refused {
             address: hello.address,
-            why: format!("{} asked to join: {refusal}", header.sender),
+            why: format!(
+                "{} asked to join, and {} told it: {refusal}",
+                header.sender,
+                self.me()
+            ),
         });
         self.send(header.sender, Message::Refused(refusal), out);
         true

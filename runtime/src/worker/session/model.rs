@@ -5,7 +5,7 @@ use crate::checkpoints::{Header, Kind, Tensor, unique_names};
 use crate::error::SynchronizeError;
 use slowmo_actors::ports::device::{TensorError, Tensors};
 use slowmo_protocol::model::ModelSize;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use xxhash_rust::xxh3::Xxh3;
 
 /// The tensors of the model in flat order: parameters, then the model's buffers. Their names are
@@ -62,44 +62,61 @@ impl Session {
     }
 }
 
-/// Compares a checkpoint's tensors with this training's, in their order. Tensors of the same names
-/// in another order, or with other numbers of values, would get each other's values: that is
-/// refused. Other names may be the same tensors: that is a warning.
+/// Compares a checkpoint's tensors with this training's, in their order. Tensors in another order,
+/// or with other numbers of values, would get each other's values: that is refused. If only names
+/// differ, and no name moved to another place, these may be the same tensors: that is a warning.
 pub(super) fn compare_tensors(header: &Header, own: &[Tensor]) -> Result<(), SynchronizeError> {
     let kept = &header.tensors;
-    let same = |kept: &Tensor, own: &Tensor| {
-        (&kept.name, kept.kind, kept.elements()) == (&own.name, own.kind, own.elements())
+    let as_large =
+        |kept: &Tensor, own: &Tensor| (kept.kind, kept.elements()) == (own.kind, own.elements());
+    let first = |same: &dyn Fn(&Tensor, &Tensor) -> bool| {
+        (0..kept.len().max(own.len())).find(|at| {
+            let pair = kept.get(*at).zip(own.get(*at));
+            !pair.is_some_and(|(kept, own)| same(kept, own))
+        })
     };
-    let Some(at) = (0..kept.len().max(own.len())).find(|at| {
-        let pair = kept.get(*at).zip(own.get(*at));
-        !pair.is_some_and(|(kept, own)| same(kept, own))
-    }) else {
+    let Some(renamed) = first(&|kept, own| as_large(kept, own) && kept.name == own.name) else {
         return Ok(());
     };
+    let places: BTreeMap<&str, usize> = places_of(kept);
+    let moved = places_of(own)
+        .into_iter()
+        .filter(|(name, at)| places.get(name).is_some_and(|place| place != at))
+        .map(|(_, at)| at)
+        .min();
+    let refused = first(&as_large).or(moved);
+    let at = refused.unwrap_or(renamed);
     let told = |tensor: Option<&Tensor>| {
         tensor.map_or("no tensor".to_owned(), |tensor| {
             format!("{} {:?}", tensor.name, tensor.shape)
         })
     };
     let (in_checkpoint, lent) = (told(kept.get(at)), told(own.get(at)));
-    let names = |tensors: &[Tensor]| -> BTreeSet<String> {
-        tensors.iter().map(|tensor| tensor.name.clone()).collect()
-    };
     let step = header.step;
-    if names(kept) == names(own) {
+    if refused.is_some() {
         return Err(SynchronizeError::Checkpoint(format!(
             "tensor {at} of the checkpoint of step {step} is {in_checkpoint}, this training lends \
-             {lent} there: lend the same tensors in the same order"
+             {lent} there: lend the same tensors in the same order, or begin anew with another \
+             folder (key checkpoints) or with resume = none"
         )));
     }
     tracing::warn!(
         step,
         in_checkpoint,
         lent,
-        "the checkpoint's tensor {at} has another name or shape: its values go to this training's \
-         tensors in order, which is right only if these are the same tensors under other names"
+        "the checkpoint's tensor {at} has another name: its values go to this training's tensors \
+         in order, which is right only if these are the same tensors under other names"
     );
     Ok(())
+}
+
+/// The index of each name.
+fn places_of(tensors: &[Tensor]) -> BTreeMap<&str, usize> {
+    tensors
+        .iter()
+        .enumerate()
+        .map(|(at, tensor)| (tensor.name.as_str(), at))
+        .collect()
 }
 
 /// A list of tensors for the log, cut where it becomes long.

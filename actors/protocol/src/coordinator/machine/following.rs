@@ -635,7 +635,7 @@ pub(super) fn is_member(view: &View, header: &Header) -> bool {
         .is_some_and(|member| member.incarnation == header.incarnation)
 }
 
-fn difference(
+pub(super) fn difference(
     one: NodeId,
     one_spec: RoundSpec,
     other: NodeId,

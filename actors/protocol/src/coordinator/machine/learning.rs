@@ -7,8 +7,10 @@
 use super::Coordinator;
 use super::data::Movement;
 use super::deciding::Lead;
+use super::following::difference;
 use super::history::{History, PlacedOutcome};
 use super::timers::Timer;
+use crate::coordinator::error::RoundError;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::{Entry, Outcome};
 use crate::coordinator::plan::Attempt;
@@ -243,6 +245,7 @@ impl Coordinator {
         let place = self.place();
         match attempt {
             Some(attempt) => self.apply(attempt, outcome, place, now, out),
+            None if self.expected_another(&outcome) => self.stop_over_spec(&outcome, out),
             None => {
                 // The outcome was made without this node, which can get its data only by joining
                 // again.
@@ -252,6 +255,22 @@ impl Coordinator {
             }
         }
         self.deciding.is_some()
+    }
+
+    /// Whether this node, a member, contributed to another round than the one that was decided: its
+    /// training script differs from the others', so that it could only be left out again.
+    fn expected_another(&self, decided: &Outcome) -> bool {
+        let is_member = self.history.as_ref().is_some_and(|history| history.member);
+        let mine = self.mine.as_ref();
+        is_member && mine.is_some_and(|mine| mine.spec != decided.spec)
+    }
+
+    fn stop_over_spec(&mut self, decided: &Outcome, out: &mut Outbox<Effect>) {
+        let (Some(mine), Some(other)) = (&self.mine, decided.contributors.first()) else {
+            return;
+        };
+        let reason = difference(self.me(), mine.spec, *other, decided.spec);
+        self.stop(RoundError::refused(decided.round, reason), out);
     }
 
     fn apply(

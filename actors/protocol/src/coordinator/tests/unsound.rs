@@ -1,7 +1,7 @@
 //! Members that send what no correct node sends, and averages that overflow although nobody does.
 
 use super::*;
-use crate::coordinator::{Attempt, RoundError};
+use crate::coordinator::{Attempt, RoundError, VOTES_WAIT};
 use crate::sound::Unsound;
 use crate::wire::RefusalReason;
 
@@ -174,6 +174,25 @@ fn a_member_that_expects_another_round_is_left_out_by_most() {
     let first = odd.tell(In::SpecsDiffer(attempt, NodeId(3), SPEC));
     let second = odd.tell(In::SpecsDiffer(attempt, NodeId(1), SPEC));
     assert!(!fails(&first) && fails(&second), "{second:?}");
+}
+
+/// Node 2 hears the decision before it sees what the others expect.
+#[test]
+fn a_member_that_expects_another_round_gets_the_error_with_the_decision_too() {
+    let (other, entry) = Bench::ready(&[1, 2, 3], 2, |_| {});
+    let without = Outcome {
+        view: next_view(&other.view, view(&[1, 3]).members()),
+        contributors: ids(&[1, 3]),
+        ..entry
+    };
+    for (spec, is_refused) in [(FIRST, true), (without.spec, false)] {
+        let mut odd = Bench::of(&[1, 2, 3], 2);
+        odd.contribute_to(spec);
+        let mut told = odd.hear_decision(1, without.clone());
+        told.extend(odd.wait(VOTES_WAIT.0));
+        assert_eq!(fails(&told), is_refused, "{told:?}");
+        assert_eq!(told.contains(&Effect::MustRejoin), !is_refused, "{told:?}");
+    }
 }
 
 #[test]
