@@ -5,7 +5,7 @@ use crate::support::{
 };
 use slowmo::Checkpoint;
 use slowmo::internal::checkpoints::{list, newest_whole};
-use slowmo::internal::config::ResumeSampler;
+use slowmo::internal::config::{Resume, ResumeSampler};
 use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{BaseName, ElasticSampler, OuterName};
 use slowmo::{Buffers, Config, NamedTensors, Runtime, StepReport, Worker};
@@ -468,7 +468,6 @@ fn a_full_disk_does_not_stop_training() {
 
 #[test]
 fn whoever_begins_anew_or_goes_back_is_above_all_that_is_there() {
-    use slowmo::internal::config::Resume;
     let folder = tempfile::tempdir().unwrap();
     let config = Config {
         checkpoint_every: Some(1),
@@ -545,7 +544,7 @@ fn nodes_that_would_go_on_from_different_checkpoints_say_so() {
         2,
         &ids,
         &Config {
-            resume: slowmo::internal::config::Resume::Named(older),
+            resume: Resume::Named(older),
             ..config
         },
     );
@@ -561,6 +560,24 @@ fn nodes_that_would_go_on_from_different_checkpoints_say_so() {
     for error in errors.map(|error| error.join().unwrap()) {
         assert!(error.contains("resume is run-000"), "{error}");
     }
+}
+
+#[test]
+fn a_training_that_must_resume_does_not_begin_without_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        min_nodes: 1,
+        resume: Resume::Required,
+        ..settings(folder.path())
+    };
+    let refused = Runtime::builder().config(config.clone()).spawn();
+    let told = refused.map(|_| ()).unwrap_err().to_string();
+    assert!(
+        told.contains("no complete checkpoint") && told.contains("resume = required"),
+        "{told}"
+    );
+    run(&[3], &settings(folder.path()), 8, true);
+    assert_eq!(run(&[3], &config, 16, true)[0].first, 8);
 }
 
 /// The nodes of a bootstrap must agree on whether the samples begin anew.

@@ -417,7 +417,8 @@ impl Shared {
             tracing::warn!(
                 not_whole,
                 whole_step,
-                "checkpoints stay incomplete: a node's disk is full or slow, see its status"
+                "checkpoints stay incomplete: a node's disk is full or slow (its status says it), or nodes \
+                 have different folders"
             );
         }
     }

@@ -62,8 +62,8 @@ pub struct StepReport {
     pub drained: bool,
 }
 
-/// Buffers beside the parameters. Float32, in the same order at every call. On a node with several
-/// workers those of worker 0 count for the node, as with the parameters.
+/// Buffers beside the parameters: float32, bfloat16 or float16, in the same order at every call. On
+/// a node with several workers those of worker 0 count for the node, as with the parameters.
 ///
 /// ```no_run
 /// # fn demo(worker: &mut slowmo::Worker) -> Result<(), slowmo::StepError> {
