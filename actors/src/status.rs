@@ -253,7 +253,8 @@ impl StatusBoard {
             let lost = outcome.momentum_lost.saturating_sub(status.momentum_lost);
             if lost > 0 && status.standing == MemberState::Member {
                 let told = format!(
-                    "the slow momentum of {lost} shards restarts at zero: nobody that holds it is left"
+                    "the slow momentum of {lost} shards restarts at zero: nobody that holds it is \
+                     left"
                 );
                 tracing::warn!("{told}");
                 note(status, told);

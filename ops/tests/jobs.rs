@@ -334,6 +334,8 @@ fn a_job_below_its_quorum_recovers_by_an_order_and_admits_what_was_started_meanw
     assert_eq!(shown["ordered"], false);
     let refused = job.ask(&["recover", "--history", "ab"]);
     assert_eq!(refused.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(told.contains("not in ab: nothing was changed"), "{told}");
     let history = shown["history"].as_str().unwrap();
     assert_eq!(
         job.change(&["recover", "--history", history])["ordered"],
@@ -356,9 +358,11 @@ fn nodes_that_all_crash_at_once_bootstrap_together_again() {
     ];
     let job = Job::start_with(3, &["--restart", "1"], &settings, &TRAINING);
     let before = job.until_all(3, 1);
-    for node in ["1", "2", "3"] {
-        job.change(&["kill", node]);
-    }
+    std::thread::scope(|scope| {
+        for node in ["1", "2", "3"] {
+            scope.spawn(|| job.change(&["kill", node]));
+        }
+    });
     // Each starts once more, a second after its end. None of them may wait to be admitted by nodes
     // that wait for it.
     let again = job.until("all are members of a new run", |status| {

@@ -19,8 +19,9 @@ pub struct ModelSize {
     pub optimizer: u64,
     /// The types in which training keeps the parameters.
     pub types: Types,
-    /// A digest of the names and dimensions of the parameters and the model's buffers, in their
-    /// order. Models with as many values whose tensors differ must not be averaged.
+    /// A digest of the names and dimensions of those tensors, of parameters and buffers, that have
+    /// names, in their order; 0 if none has. Models with as many values whose tensors differ must
+    /// not be averaged.
     pub tensors: u64,
 }
 
@@ -68,6 +69,18 @@ impl ModelSize {
             ..Self::default()
         }
     }
+
+    /// Whether nodes with these models may train together: they have the same sizes and types, and
+    /// the same tensors if both name them.
+    #[must_use]
+    pub fn fits(&self, other: &Self) -> bool {
+        let unnamed = |model: &Self| Self {
+            tensors: 0,
+            ..*model
+        };
+        let as_named = self.tensors == other.tensors || self.tensors == 0 || other.tensors == 0;
+        as_named && unnamed(self) == unnamed(other)
+    }
 }
 
 impl fmt::Display for ModelSize {
@@ -111,6 +124,19 @@ mod tests {
             start += count;
         }
         types
+    }
+
+    #[test]
+    fn models_fit_unless_both_name_different_tensors() {
+        let named = |tensors| ModelSize {
+            tensors,
+            ..ModelSize::of(25)
+        };
+        for (one, other, fit) in [(0, 0, true), (0, 7, true), (7, 7, true), (7, 8, false)] {
+            assert_eq!(named(one).fits(&named(other)), fit, "{one}, {other}");
+            assert_eq!(named(other).fits(&named(one)), fit, "{other}, {one}");
+        }
+        assert!(!named(0).fits(&ModelSize::of(24)));
     }
 
     #[test]

@@ -570,12 +570,19 @@ fn a_training_that_must_resume_does_not_begin_without_a_checkpoint() {
         resume: Resume::Required,
         ..settings(folder.path())
     };
-    let refused = Runtime::builder().config(config.clone()).spawn();
-    let told = refused.map(|_| ()).unwrap_err().to_string();
-    assert!(
-        told.contains("no complete checkpoint") && told.contains("resume = required"),
-        "{told}"
-    );
+    let nowhere = Config {
+        checkpoints: None,
+        checkpoint_every: None,
+        ..config.clone()
+    };
+    for (config, wanted) in [
+        (&config, "there is no complete checkpoint in"),
+        (&nowhere, "resume = required needs checkpoints"),
+    ] {
+        let refused = Runtime::builder().config(config.clone()).spawn();
+        let told = refused.map(|_| ()).unwrap_err().to_string();
+        assert!(told.contains(wanted), "{told}");
+    }
     run(&[3], &settings(folder.path()), 8, true);
     assert_eq!(run(&[3], &config, 16, true)[0].first, 8);
 }
@@ -629,8 +636,8 @@ fn a_checkpoint_of_another_model_is_refused_by_name() {
     assert_eq!(parameters, [1.5; 7]);
 }
 
-/// Trains three tensors of 300, 200 and 300 values with these names in this order up to step `end`; returns the
-/// first value of each.
+/// Trains three tensors of 300, 200 and 300 values with these names in this order up to step `end`;
+/// returns the first value of each.
 fn train_named(names: [&str; 3], end: u64, config: &Config) -> Result<[f32; 3], String> {
     let node = in_hub(&MemoryHub::new(None), 1, &[1], config);
     let mut worker = node.worker(0).unwrap();

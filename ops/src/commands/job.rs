@@ -491,9 +491,12 @@ impl JobReport {
             return Vec::new();
         }
         let whole = written.iter().filter_map(|(_, told)| told.whole_step).max();
-        let not_whole = written.iter().map(|(_, told)| told.not_whole).min();
+        // Nodes that know of an older one count from there.
+        let newest = written.iter().filter(|(_, told)| told.whole_step == whole);
+        let not_whole = newest.map(|(_, told)| told.not_whole).max();
         let mut lines = vec![match (whole, not_whole.unwrap_or(0)) {
-            (None, _) => "checkpoints: none is complete yet".to_owned(),
+            (None, 0) => "checkpoints: none is complete yet".to_owned(),
+            (None, count) => format!("checkpoints: none is complete, {count} were due"),
             (Some(step), 0) => format!("checkpoints: the one of step {step} is complete"),
             (Some(step), count) => format!(
                 "checkpoints: the one of step {step} is complete, {count} that were due since \

@@ -15,7 +15,7 @@ use printer::Printer;
 use restarts::{RESTARTS_MAX, Restarts, is_orderly};
 use serde::Serialize;
 use slowmo::internal::admin;
-use slowmo::status::MemberState;
+use slowmo::status::{MemberState, Status};
 use slowmo_ops::jobs::{self, Answer, Asked, Request};
 use slowmo_ops::processes::signals::{catch_signals, caught, caught_again};
 use slowmo_ops::processes::{Group, Happening, NODES_MAX, Plan, supervise};
@@ -296,7 +296,8 @@ impl Launch {
         match first {
             Some((node, lines)) if well == 0 => {
                 bail!(
-                    "no node ended well; the last lines of node {node}, which failed first:\n    {lines}"
+                    "no node ended well; the last lines of node {node}, which failed first:\n    \
+                     {lines}"
                 )
             }
             _ => Ok((job.failed, job.restarts.count())),
@@ -307,18 +308,14 @@ impl Launch {
 /// Asks for the reason why the job's members decide no round, beside the launcher's loop: a stopped
 /// node delays nobody. The answer is empty if none says so.
 fn members_wait(group: &Group) -> Receiver<String> {
-    let sockets: Vec<(usize, PathBuf)> = group
-        .running_nodes()
-        .into_iter()
-        .map(|node| (node, group.admin_socket(node)))
-        .collect();
+    let sockets = sockets_of(group);
     let (told, answer) = sync_channel(1);
     std::thread::spawn(move || {
-        let mut reports = sockets
-            .iter()
-            .filter_map(|(node, socket)| jobs::report(*node, socket))
-            .filter(|report| report.standing == MemberState::Member);
-        if let Some(why) = reports.find_map(|report| report.waiting_for) {
+        // Members may have been told to leave by now.
+        let mut members = reports_at(sockets).into_iter().filter(|(_, report)| {
+            matches!(report.standing, MemberState::Member | MemberState::Leaving)
+        });
+        if let Some(why) = members.find_map(|(_, report)| report.waiting_for) {
             // The launch may have ended.
             _ = told.send(why);
         }
@@ -326,11 +323,38 @@ fn members_wait(group: &Group) -> Receiver<String> {
     answer
 }
 
+/// The running nodes and their admin sockets, ascending by node.
+fn sockets_of(group: &Group) -> Vec<(usize, PathBuf)> {
+    group
+        .running_nodes()
+        .into_iter()
+        .map(|node| (node, group.admin_socket(node)))
+        .collect()
+}
+
+/// The reports of the nodes that answer, which are asked at the same time: stopped ones delay the
+/// answer once, by two seconds.
+fn reports_at(sockets: Vec<(usize, PathBuf)>) -> Vec<(usize, Status)> {
+    let asking: Vec<_> = sockets
+        .into_iter()
+        .map(|(node, socket)| {
+            (
+                node,
+                std::thread::spawn(move || jobs::report(node, &socket)),
+            )
+        })
+        .collect();
+    asking
+        .into_iter()
+        .filter_map(|(node, report)| Some((node, report.join().ok().flatten()?)))
+        .collect()
+}
+
 /// The text for the user after a signal, if nodes had to be killed.
 fn why_killed(signal: Signal, killed: &[usize], members_wait: &Receiver<String>) -> String {
-    let lost = "what they trained since the last checkpoint is lost";
+    let lost = "what they trained since the last checkpoint, if there is one, is lost";
     if caught_again() {
-        return format!("ended by {signal} twice; nodes {killed:?} were killed at once: {lost}");
+        return format!("ended by a second signal; nodes {killed:?} were killed at once: {lost}");
     }
     let told =
         format!("ended by {signal}; nodes {killed:?} did not end in time and were killed: {lost}");
@@ -340,7 +364,7 @@ fn why_killed(signal: Signal, killed: &[usize], members_wait: &Receiver<String>)
         ),
         None => format!(
             "{told}. Nodes leave with the next outer round: let --grace be longer than tau steps \
-             take, or run slowmo checkpoint now before the end"
+             take, or wait for slowmo checkpoint now before the end"
         ),
     }
 }
@@ -403,8 +427,8 @@ impl Job {
             told.push(match self.group.join(node, bootstrapped) {
                 Ok(()) if is_alone => {
                     format!(
-                        "node {node} starts again; no other node of this job runs, so it resumes \
-                         from a checkpoint, or begins at its first step"
+                        "node {node} starts again; no other node of this job runs: unless it joins \
+                         others, it resumes from a checkpoint or begins at its first step"
                     )
                 }
                 Ok(()) => format!("node {node} starts again"),
@@ -527,12 +551,11 @@ fn is_bootstrapped(group: &Group) -> bool {
 
 /// Whether all nodes that answer wait for the model history to begin, and some do.
 fn bootstraps(group: &Group) -> bool {
-    let mut reports = group
-        .running_nodes()
-        .into_iter()
-        .filter_map(|node| group.report(node))
-        .peekable();
-    reports.peek().is_some() && reports.all(|report| report.standing == MemberState::Bootstrapping)
+    let reports = reports_at(sockets_of(group));
+    !reports.is_empty()
+        && reports
+            .iter()
+            .all(|(_, report)| report.standing == MemberState::Bootstrapping)
 }
 
 /// Running nodes that were not told to leave, ascending.
@@ -600,12 +623,10 @@ fn order(job: &Job, order: &admin::Request) -> Result<Answer, String> {
 /// Asks the member that is furthest ahead which history continues without a quorum, or lets it
 /// continue: what only the other nodes know would be lost.
 fn recover(group: &Group, history: Option<String>) -> Result<Answer, String> {
-    let reports = group
-        .running_nodes()
+    let members = reports_at(sockets_of(group))
         .into_iter()
-        .filter_map(|node| Some((node, group.report(node)?)))
         .filter(|(_, report)| report.standing != MemberState::Joining);
-    let Some((node, _)) = reports.max_by_key(|(_, report)| report.round) else {
+    let Some((node, _)) = members.max_by_key(|(_, report)| report.round) else {
         return Err("no member of this job answers".to_owned());
     };
     let request = admin::Request::Recover { history };

@@ -12,8 +12,9 @@ use std::path::PathBuf;
 /// Continue without voters that are permanently gone, after the loss of a majority.
 ///
 /// Without --history it shows the history that would continue, and changes nothing. In a job of
-/// `slowmo launch` the member with the highest round is asked. Without a launcher, ask that node
-/// yourself (--admin): anything that only the other nodes know is lost. A node that reaches a newer
+/// `slowmo launch` its member with the highest round is asked. Of several launches take the one
+/// whose status shows the highest round, and without a launcher ask that node yourself (--admin):
+/// anything that only the other nodes know is lost. A node that reaches a newer
 /// history waits to be admitted to that one, and refuses.
 #[derive(Debug, Args)]
 pub struct Recover {

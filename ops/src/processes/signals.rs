@@ -11,7 +11,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Time within which further signals belong to the same wish: `timeout` signals its child and then
 /// the group that the child is in.
-const TOGETHER: Duration = Duration::from_millis(300);
+const TOGETHER: Duration = Duration::from_millis(50);
 
 /// Signals that end a launch.
 fn ending() -> SigSet {

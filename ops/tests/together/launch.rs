@@ -382,14 +382,26 @@ fn nodes_have_the_grace_of_the_launch_to_leave() {
 fn a_second_interrupt_kills_nodes_that_do_not_listen_with_all_they_started() {
     let (child, pids) = start(2, DEAF_SLEEPER, 4);
     let launcher = Pid::from_raw(child.id().cast_signed());
+    // `timeout` signals its child and then the child's group: that is one wish.
+    kill(launcher, Signal::SIGTERM).unwrap();
     kill(launcher, Signal::SIGINT).unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    std::thread::sleep(Duration::from_millis(400));
     assert!(
         pids.iter().any(|pid| !is_gone(*pid)),
         "they are deaf to SIGTERM"
     );
+    let begun = Instant::now();
     kill(launcher, Signal::SIGINT).unwrap();
-    assert_eq!(finish(child).0, Some(1));
+    let (code, error) = finish(child);
+    assert_eq!(code, Some(1));
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "before the grace of 30 s is over"
+    );
+    assert!(
+        error.contains("ended by a second signal; nodes [1, 2] were killed at once"),
+        "{error}"
+    );
     until_holds("the end of all processes", || {
         pids.iter().all(|pid| is_gone(*pid))
     });

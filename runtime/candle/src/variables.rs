@@ -157,8 +157,8 @@ impl CandleVariables {
         if !lent.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 first,
-                "the model's buffers are not lent: each node keeps its own, and nodes that join and \
-                 checkpoints have none; lend CandleModel::buffers as Buffers::model"
+                "the model's buffers are not lent: each node keeps its own, and nodes that join \
+                 and checkpoints have none; lend CandleModel::buffers as Buffers::model"
             );
         }
     }

@@ -417,8 +417,8 @@ impl Shared {
             tracing::warn!(
                 not_whole,
                 whole_step,
-                "checkpoints stay incomplete: a node's disk is full or slow (its status says it), or nodes \
-                 have different folders"
+                "checkpoints stay incomplete: a node's disk is full or slow, or nodes have different \
+                 folders"
             );
         }
     }

@@ -195,6 +195,9 @@ pub enum ConfigError {
     /// Checkpoints are enabled, but no folder for them is given.
     #[error("checkpoint_every needs checkpoints: name a folder that all nodes reach")]
     NoCheckpointFolder,
+    /// The node must resume, but no folder of checkpoints is given.
+    #[error("resume = required needs checkpoints: name the folder to resume from")]
+    NothingToResume,
     /// Checkpoints are enabled, but with this algorithm the parameters and slow momentum are never
     /// the same on all nodes.
     #[error(

@@ -174,6 +174,9 @@ fn apply_file(config: &mut Config, path: &Path, text: &str) -> Result<(), Config
         let name = key.get_ref().as_ref();
         match plain_text(value.get_ref()) {
             Some(text) => config.set_from(name, &text, &origin)?,
+            None if Key::find(name).is_none() && !value.get_ref().is_table() => {
+                config.set_from(name, "", &origin)?;
+            }
             None => {
                 return Err(ConfigError::NotAValue {
                     key: name.to_owned(),

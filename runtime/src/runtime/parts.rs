@@ -1,5 +1,6 @@
 //! Builds the parts of a node from its configuration: settings, recorder, checkpoints.
 
+use crate::ConfigError;
 use crate::checkpoints::{
     self, CheckpointError, Checkpoints, Resumed, Trust, TrustedFolder, WriterSettings,
 };
@@ -29,6 +30,9 @@ pub(super) async fn checkpoints_of(
     board: &Arc<StatusBoard>,
 ) -> Result<Arc<Checkpoints>, SpawnError> {
     let Some(folder) = config.checkpoints.clone() else {
+        if config.resume == Resume::Required && !config.join && config.lineage.is_none() {
+            return Err(ConfigError::NothingToResume.into());
+        }
         return Ok(Arc::new(Checkpoints::none()));
     };
     let algorithm = config.algorithm()?;
@@ -86,7 +90,8 @@ pub(super) async fn checkpoints_of(
     let (resumed, run) = read.await??;
     if may_bootstrap && resumed.is_none() && config.resume == Resume::Newest {
         let none = format!(
-            "there is no complete checkpoint in {shown}: a bootstrap begins with the given parameters"
+            "there is no complete checkpoint in {shown}: a bootstrap begins with the given \
+             parameters"
         );
         // A first run of a training has none either.
         if writes {

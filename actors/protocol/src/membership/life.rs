@@ -537,7 +537,7 @@ impl Membership {
             return Some(JoinRefusal::SettingsDiffer { differences });
         }
         if let (Some(cluster), Some(joiner)) = (self.model, known.model)
-            && cluster != joiner
+            && !cluster.fits(&joiner)
         {
             return Some(JoinRefusal::ModelsDiffer {
                 cluster: Box::new(cluster),

@@ -133,7 +133,7 @@ impl Membership {
             return Some((error, why));
         }
         let our_model = self.model?;
-        let their_model = known.model.filter(|model| *model != our_model)?;
+        let their_model = known.model.filter(|model| !model.fits(&our_model))?;
         let why = format!("{theirs} has another model: {our_model} here, {their_model} there");
         let error = BootstrapError::ModelsDiffer {
             ours: self.me(),
@@ -146,7 +146,12 @@ impl Membership {
 
     /// Whether a peer may be a bootstrap member together with this node.
     pub(super) fn fits(&self, known: &Known) -> bool {
-        !known.differs() && (known.model.is_none() || known.model == self.model)
+        let model_fits = match (&known.model, &self.model) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(theirs), Some(ours)) => theirs.fits(ours),
+        };
+        !known.differs() && model_fits
     }
 
     /// The nodes that can be sent to, without those that do not fit, and with this node.

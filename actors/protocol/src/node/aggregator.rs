@@ -226,6 +226,11 @@ impl<D: Data> AggregatorPart<D> {
                     frozen,
                     samples,
                 } = *arrive;
+                // Worker 0's model counts for the node, as its values do.
+                let model = match self.request {
+                    Some((earlier, kept)) if worker != 0 && earlier == request => kept,
+                    _ => model,
+                };
                 self.request = Some((request, model));
                 self.frozen = frozen.or(self.frozen.take());
                 self.samples = samples.or(self.samples.take());

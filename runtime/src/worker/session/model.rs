@@ -32,11 +32,22 @@ pub(super) fn model_tensors(
     Ok(tensors)
 }
 
-/// A digest of the tensors' names, dimensions, kinds and order. Nodes whose digests differ do not
-/// train together: their models may have as many values, but not the same ones.
+/// Whether training code named a tensor. Plain slices and lists of them are `tensor 0`, `tensor 1`,
+/// …, and one node may lend as one of them what another lends in pieces.
+fn has_name(tensor: &Tensor) -> bool {
+    let name = tensor.name.strip_prefix("buffer.").unwrap_or(&tensor.name);
+    !name.starts_with("tensor ")
+}
+
+/// A digest of the names, dimensions, kinds and order of the tensors that have names; 0 if none
+/// has. Nodes whose digests differ do not train together: their models may have as many values, but
+/// not the same ones.
 pub(super) fn digest_of(tensors: &[Tensor]) -> u64 {
+    if !tensors.iter().any(has_name) {
+        return 0;
+    }
     let mut digest = Xxh3::new();
-    for Tensor { name, shape, kind } in tensors {
+    for Tensor { name, shape, kind } in tensors.iter().filter(|tensor| has_name(tensor)) {
         // Lengths come first, so that no two lists give the same bytes.
         digest.update(&[u8::from(*kind == Kind::Buffer)]);
         digest.update(&(name.len() as u64).to_le_bytes());
@@ -64,9 +75,14 @@ impl Session {
 
 /// Compares a checkpoint's tensors with this training's, in their order. Tensors in another order,
 /// or with other numbers of values, would get each other's values: that is refused. If only names
-/// differ, and no name moved to another place, these may be the same tensors: that is a warning.
+/// or dimensions differ, and no name moved to another place, these may be the same tensors: that is
+/// a warning.
 pub(super) fn compare_tensors(header: &Header, own: &[Tensor]) -> Result<(), SynchronizeError> {
     let kept = &header.tensors;
+    let have_names = |tensors: &[Tensor]| tensors.iter().all(has_name);
+    if !have_names(kept) || !have_names(own) {
+        return Ok(());
+    }
     let as_large =
         |kept: &Tensor, own: &Tensor| (kept.kind, kept.elements()) == (own.kind, own.elements());
     let first = |same: &dyn Fn(&Tensor, &Tensor) -> bool| {
@@ -75,7 +91,8 @@ pub(super) fn compare_tensors(header: &Header, own: &[Tensor]) -> Result<(), Syn
             !pair.is_some_and(|(kept, own)| same(kept, own))
         })
     };
-    let Some(renamed) = first(&|kept, own| as_large(kept, own) && kept.name == own.name) else {
+    let same = |kept: &Tensor, own: &Tensor| as_large(kept, own) && kept == own;
+    let Some(other) = first(&same) else {
         return Ok(());
     };
     let places: BTreeMap<&str, usize> = places_of(kept);
@@ -85,7 +102,7 @@ pub(super) fn compare_tensors(header: &Header, own: &[Tensor]) -> Result<(), Syn
         .map(|(_, at)| at)
         .min();
     let refused = first(&as_large).or(moved);
-    let at = refused.unwrap_or(renamed);
+    let at = refused.unwrap_or(other);
     let told = |tensor: Option<&Tensor>| {
         tensor.map_or("no tensor".to_owned(), |tensor| {
             format!("{} {:?}", tensor.name, tensor.shape)
@@ -104,8 +121,8 @@ pub(super) fn compare_tensors(header: &Header, own: &[Tensor]) -> Result<(), Syn
         step,
         in_checkpoint,
         lent,
-        "the checkpoint's tensor {at} has another name: its values go to this training's tensors \
-         in order, which is right only if these are the same tensors under other names"
+        "the checkpoint's tensor {at} has another name or shape: its values go to this training's \
+         tensors in order, which is right only if these are the same tensors"
     );
     Ok(())
 }

@@ -257,19 +257,23 @@ impl Coordinator {
         self.deciding.is_some()
     }
 
-    /// Whether this node, a member, contributed to another round than the one that was decided: its
-    /// training script differs from the others', so that it could only be left out again.
+    /// Whether this node, a member, contributed to another round than most members did, which was
+    /// decided: its training script differs from theirs, so that it could only be left out again. A
+    /// round of fewer may be that of one member with another script; who then comes back from a
+    /// later round joins again.
     fn expected_another(&self, decided: &Outcome) -> bool {
-        let is_member = self.history.as_ref().is_some_and(|history| history.member);
-        let mine = self.mine.as_ref();
-        is_member && mine.is_some_and(|mine| mine.spec != decided.spec)
+        let (Some(mine), Some(history)) = (&self.mine, &self.history) else {
+            return false;
+        };
+        let by_most = 2 * decided.contributors.len() > history.view.size();
+        history.member && by_most && mine.spec != decided.spec
     }
 
     fn stop_over_spec(&mut self, decided: &Outcome, out: &mut Outbox<Effect>) {
-        let (Some(mine), Some(other)) = (&self.mine, decided.contributors.first()) else {
-            return;
-        };
-        let reason = difference(self.me(), mine.spec, *other, decided.spec);
+        let Some(mine) = &self.mine else { return };
+        let other = decided.contributors.first().copied();
+        let other = other.unwrap_or(decided.leader);
+        let reason = difference(self.me(), mine.spec, other, decided.spec);
         self.stop(RoundError::refused(decided.round, reason), out);
     }
 

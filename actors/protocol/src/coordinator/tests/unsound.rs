@@ -185,10 +185,23 @@ fn a_member_that_expects_another_round_gets_the_error_with_the_decision_too() {
         contributors: ids(&[1, 3]),
         ..entry
     };
-    for (spec, is_refused) in [(FIRST, true), (without.spec, false)] {
+    let by_one = Outcome {
+        contributors: ids(&[3]),
+        ..without.clone()
+    };
+    let by_nobody = Outcome {
+        contributors: Vec::new(),
+        ..without.clone()
+    };
+    for (spec, decided, is_refused) in [
+        (FIRST, &without, true),
+        (without.spec, &without, false),
+        (FIRST, &by_one, false),
+        (FIRST, &by_nobody, false),
+    ] {
         let mut odd = Bench::of(&[1, 2, 3], 2);
         odd.contribute_to(spec);
-        let mut told = odd.hear_decision(1, without.clone());
+        let mut told = odd.hear_decision(1, decided.clone());
         told.extend(odd.wait(VOTES_WAIT.0));
         assert_eq!(fails(&told), is_refused, "{told:?}");
         assert_eq!(told.contains(&Effect::MustRejoin), !is_refused, "{told:?}");

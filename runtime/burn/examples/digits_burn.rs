@@ -1,8 +1,8 @@
 //! A burn module on handwritten digits as one node of a cluster;
 //! `runtime/candle/examples/digits.rs` is the same with candle.
 //!
-//! Alone: `cargo run --release --manifest-path runtime/burn/Cargo.toml --example digits`. Four
-//! nodes: `slowmo launch --nodes 4 -- runtime/candle/target/release/examples/digits --slowmo-tau 12`.
+//! In the folder of this package, alone: `cargo run --release --example digits_burn`. Four nodes:
+//! `slowmo launch --nodes 4 -- ../candle/target/release/examples/digits_burn --slowmo-tau 12`.
 
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
