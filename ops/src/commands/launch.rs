@@ -36,8 +36,8 @@ use std::time::{Duration, Instant};
 /// at once.
 #[derive(Debug, Args)]
 pub struct Launch {
-    /// Node processes, at most 64 on one machine, and at most max_nodes of their settings; so it is
-    /// with `slowmo scale`.
+    /// Node processes, at most 64 on one machine, and at most max_nodes of their settings. The same
+    /// bounds hold for `slowmo scale`.
     #[arg(
         long,
         value_name = "N",

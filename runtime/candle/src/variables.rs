@@ -44,11 +44,11 @@ pub struct CandleVariables {
 /// The part of a model that a list of variables is.
 #[derive(Clone, Debug)]
 enum Part {
-    /// All that is known of it.
+    /// None: the list was not split from a model.
     Whole,
-    /// Its buffers; the flag says that they were lent.
+    /// The buffers; the flag is set once they were lent.
     Buffers(Arc<AtomicBool>),
-    /// Its parameters, beside buffers with that flag; the name is that of the first one.
+    /// The parameters. The flag is that of the model's buffers, the name that of the first buffer.
     Parameters {
         lent: Arc<AtomicBool>,
         first: String,

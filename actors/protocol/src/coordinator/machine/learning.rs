@@ -257,10 +257,10 @@ impl Coordinator {
         self.deciding.is_some()
     }
 
-    /// Whether this node, a member, contributed to another round than most members did, which was
-    /// decided: its training script differs from theirs, so that it could only be left out again. A
-    /// round of fewer may be that of one member with another script; who then comes back from a
-    /// later round joins again.
+    /// Whether this member contributed to another round than the decided one, to which most members
+    /// contributed. Then its training script differs from theirs, and it would only be left out
+    /// again. If fewer contributed, their script may be the wrong one, and this node joins again. It
+    /// also joins again if it first hears of a later round.
     fn expected_another(&self, decided: &Outcome) -> bool {
         let (Some(mine), Some(history)) = (&self.mine, &self.history) else {
             return false;
