@@ -338,10 +338,8 @@ fn reports_at(sockets: Vec<(usize, PathBuf)>) -> Vec<(usize, Status)> {
     let asking: Vec<_> = sockets
         .into_iter()
         .map(|(node, socket)| {
-            (
-                node,
-                std::thread::spawn(move || jobs::report(node, &socket)),
-            )
+            let report = std::thread::spawn(move || jobs::report(node, &socket));
+            (node, report)
         })
         .collect();
     asking

@@ -12,10 +12,10 @@ use std::path::PathBuf;
 /// Continue without voters that are permanently gone, after the loss of a majority.
 ///
 /// Without --history it shows the history that would continue, and changes nothing. In a job of
-/// `slowmo launch` its member with the highest round is asked. Of several launches take the one
-/// whose status shows the highest round, and without a launcher ask that node yourself (--admin):
-/// anything that only the other nodes know is lost. A node that reaches a newer
-/// history waits to be admitted to that one, and refuses.
+/// `slowmo launch`, the launcher asks its member with the highest round. If several launches form
+/// the cluster, name the launch whose status shows the highest round. Without a launcher, ask the
+/// node with the highest round yourself (--admin). What only other nodes know is lost. A node that
+/// reaches a newer history waits to be admitted to it, and refuses this order.
 #[derive(Debug, Args)]
 pub struct Recover {
     /// A node's own admin socket (key `admin`), for nodes that no launcher started.
