@@ -515,6 +515,26 @@ fn with_restart_a_killed_node_comes_back_and_a_drained_one_does_not() {
     assert_eq!(later["nodes"].as_array().unwrap().len(), 2, "{later}");
 }
 
+#[test]
+fn a_node_that_returns_without_leave_counts_as_crashed() {
+    let task = r#"{"parameters":10,"steps":3,"returns_early":true}"#;
+    let output = Command::new(env!("CARGO_BIN_EXE_slowmo"))
+        .args(["launch", "--nodes", "1", "--restart", "1", "--"])
+        .args([env!("CARGO_BIN_EXE_slowmo"), "bench-node", task])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    let told = "node 1 ended at step 5 without worker.leave(), which a training that is over calls: \
+                it counts as failed; ";
+    assert!(
+        error.contains(&format!("{told}it starts again in 1 s (restart 1 of 1)"))
+            && error.contains(&format!("{told}no other node of this job runs"))
+            && error.contains("no node ended well"),
+        "{error}"
+    );
+}
+
 /// The value of a setting that a node says is in force, and the one that it was started with.
 fn setting<'a>(node: &'a Value, key: &str) -> Option<(&'a str, &'a str)> {
     let settings = node["settings"].as_array()?;

@@ -39,6 +39,7 @@ mod error;
 mod executor;
 #[doc(hidden)]
 pub mod internal;
+mod last_report;
 mod launcher;
 mod marker;
 mod memory;

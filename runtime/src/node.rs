@@ -6,6 +6,7 @@ use crate::changes::SettingError;
 use crate::checkpoints::Checkpoints;
 use crate::error::WorkerError;
 use crate::executor::Executor;
+use crate::last_report::Reporter;
 use crate::marker::Marker;
 use crate::orders::{ask_for_checkpoint, set};
 use crate::status::{self, Status};
@@ -39,6 +40,7 @@ pub struct Node {
     devices: Vec<Arc<dyn Device>>,
     checkpoints: Arc<Checkpoints>,
     marker: Marker,
+    last_report: Reporter,
     collective: Arc<dyn Collective>,
     supervisor: ActorRef<NodeSupervisorMessage>,
     executor: Mutex<Option<Executor>>,
@@ -67,6 +69,7 @@ impl Node {
             executor,
             closed,
             marker: Marker::default(),
+            last_report: Reporter::default(),
             _admin: None,
             http: None,
         }
@@ -89,9 +92,21 @@ impl Node {
         self
     }
 
+    /// Adds the last report, which is made when the node becomes a member and when it ends.
+    pub(crate) fn with_last_report(mut self, last_report: Reporter) -> Self {
+        self.last_report = last_report;
+        self
+    }
+
     /// Records that the node has become a member of the run of this name.
     pub(crate) fn joined(&self, run: Lineage) {
         self.marker.make(&run.to_string());
+        self.last_report.write(false, || self.status());
+    }
+
+    /// Records that the training has ended because the node left in order.
+    pub(crate) fn drained(&self) {
+        self.last_report.write(true, || self.status());
     }
 
     /// The store of the node's checkpoints.
@@ -157,6 +172,7 @@ impl Node {
     pub(crate) fn left(&self) {
         self.marker.remove();
         self.context.record_end(End::Left);
+        self.last_report.write(true, || self.status());
     }
 
     pub(crate) fn drain(&self) {
@@ -310,6 +326,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         // A node that left in order has already recorded its end.
         self.context.record_end(End::Failed);
+        self.last_report.end(|| self.status());
         self.close();
         // A supervisor that has already stopped needs no message.
         _ = self.supervisor.cast(NodeSupervisorMessage::Stop);

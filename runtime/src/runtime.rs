@@ -13,6 +13,7 @@ use crate::credentials;
 use crate::device::{self, Devices};
 use crate::error::{SpawnError, WorkerError};
 use crate::executor::{Executor, beside};
+use crate::last_report::Reporter;
 use crate::launcher;
 use crate::marker::Marker;
 use crate::node::Node;
@@ -124,6 +125,11 @@ impl Runtime {
             .handle()
             .spawn(admin::dump_on_sigusr1(Arc::clone(&context)));
         let taken = Mutex::new(vec![false; context.settings.workers]);
+        // Nobody but a launcher reads the last report.
+        let told = config
+            .admin
+            .as_deref()
+            .filter(|_| launcher::has_started_this());
         let node = Node::new(
             context,
             (devices.each, devices.collective),
@@ -132,7 +138,8 @@ impl Runtime {
             executor,
         )
         .with_admin(admin, http)
-        .with_marker(Marker::new(config.marker.clone()));
+        .with_marker(Marker::new(config.marker.clone()))
+        .with_last_report(Reporter::new(told));
         Ok(Self {
             node: Arc::new(node),
             taken,

@@ -1,22 +1,27 @@
 //! `slowmo launch`: runs N node processes of the user's training binary on this machine; nodes may
 //! join, leave and die.
 
+mod checkpoints;
 pub mod gpus;
 mod printer;
+mod reports;
+mod requests;
 mod restarts;
 
 use super::dashboard;
 use crate::console::Console;
 use anyhow::{Context, bail, ensure};
+use checkpoints::Checkpoints;
 use clap::Args;
 use gpus::{NodeGpus, OnGpuLoss};
 use nix::sys::signal::Signal;
 use printer::Printer;
+use reports::{bootstraps, is_bootstrapped, members_wait};
+use requests::answer;
 use restarts::{RESTARTS_MAX, Restarts, is_orderly};
 use serde::Serialize;
-use slowmo::internal::admin;
-use slowmo::status::{MemberState, Status};
-use slowmo_ops::jobs::{self, Answer, Asked, Request};
+use slowmo::internal::launcher::LastReport;
+use slowmo_ops::jobs;
 use slowmo_ops::processes::signals::{catch_signals, caught, caught_again};
 use slowmo_ops::processes::{Group, Happening, NODES_MAX, Plan, supervise};
 use std::collections::BTreeSet;
@@ -24,7 +29,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 /// Run N node processes of a training binary on this machine.
@@ -63,8 +68,9 @@ pub struct Launch {
     #[arg(long)]
     fail_fast: bool,
     /// Start a node that crashed again, each node at most N times. It pauses 1 s before the first
-    /// restart, twice as long before each further one, and at most 60 s. A node that ended well,
-    /// was drained or was asked to end (SIGTERM) is not started again.
+    /// restart, twice as long before each further one, and at most 60 s. A node that left its
+    /// training in order (`worker.leave()`, a drain) or was asked to end (SIGTERM) is not started
+    /// again.
     #[arg(
         long,
         value_name = "N",
@@ -131,7 +137,21 @@ struct Launched {
     failed: Vec<usize>,
     /// How often nodes were started again.
     restarts: u64,
+    /// The inner step that follows the newest complete checkpoint.
+    checkpoint_step: Option<u64>,
+    /// Parts of checkpoints that were not written.
+    checkpoint_parts_failed: u64,
     elapsed_s: f64,
+}
+
+/// What remains of a job that ended by itself.
+#[derive(Debug, Default)]
+struct Over {
+    /// Nodes that failed for good, in the order in which they did.
+    failed: Vec<usize>,
+    /// How often others were started again.
+    restarts: u64,
+    checkpoints: Checkpoints,
 }
 
 impl Launch {
@@ -174,37 +194,39 @@ impl Launch {
         plan.unprinted = printer.unprinted();
         let ended = if self.fail_fast {
             let ended = supervise(&plan, &mut |line| printer.line(line.clone()));
-            ended.map(|()| (Vec::new(), 0)).map_err(Into::into)
+            ended.map(|()| Over::default()).map_err(Into::into)
         } else {
             self.elastic(&plan, console, &printer)
         };
         printer.finish();
-        let (failed, restarts) = ended?;
-        let nodes = self.nodes;
-        let elapsed_s = start.elapsed().as_secs_f64();
-        let report = Launched {
-            nodes,
-            failed: failed.clone(),
+        let Over {
+            failed,
             restarts,
-            elapsed_s,
-        };
+            checkpoints,
+        } = ended?;
+        let elapsed_s = start.elapsed().as_secs_f64();
         let ended = if failed.is_empty() {
-            format!("all nodes ended well after {elapsed_s:.1} s")
+            format!("all nodes ended well after {elapsed_s:.1} s{checkpoints}")
         } else {
-            format!("the job ended after {elapsed_s:.1} s; nodes {failed:?} had failed before")
+            format!(
+                "the job ended after {elapsed_s:.1} s; nodes {failed:?} had failed \
+                 before{checkpoints}"
+            )
+        };
+        let report = Launched {
+            nodes: self.nodes,
+            failed,
+            restarts,
+            checkpoint_step: checkpoints.step(),
+            checkpoint_parts_failed: checkpoints.failed(),
+            elapsed_s,
         };
         console.done("launch", ended, &report)
     }
 
     /// Runs the nodes, continues when some die, and carries out the requests of other commands.
-    /// Returns the nodes that failed for good and how often others were started again. Fails if no
-    /// node ended successfully.
-    fn elastic(
-        &self,
-        plan: &Plan,
-        console: Console,
-        printer: &Printer,
-    ) -> anyhow::Result<(Vec<usize>, u64)> {
+    /// Fails if no node ended well.
+    fn elastic(&self, plan: &Plan, console: Console, printer: &Printer) -> anyhow::Result<Over> {
         let name = self
             .job
             .clone()
@@ -219,6 +241,7 @@ impl Launch {
             leaving: BTreeSet::new(),
             restarts: Restarts::new(self.restart),
             failed: Vec::new(),
+            checkpoints: Checkpoints::default(),
         };
         if self.dashboard.is_some() {
             tell_page(job.name.clone(), console);
@@ -230,10 +253,16 @@ impl Launch {
                 match happening {
                     Happening::Line(line) => printer.line(line),
                     Happening::Ended { node, status } if status.success() => {
-                        job.leaving.remove(&node);
-                        well += 1;
+                        match job.returned_early(node) {
+                            Some(told) => printer.progress(job.ended_badly(node, &told, false)),
+                            None => {
+                                job.leaving.remove(&node);
+                                well += 1;
+                            }
+                        }
                     }
                     Happening::Ended { node, status } => {
+                        job.note_checkpoints(node);
                         // A death by signal is not caused by a GPU.
                         if status.code().is_some()
                             && let Some(gpus) = &mut node_gpus
@@ -279,13 +308,28 @@ impl Launch {
                 ));
                 let waits = members_wait(&job.group);
                 let mut all_left = true;
+                let mut ended = Vec::new();
                 let killed = job.group.end(plan.grace, &mut |happening| match happening {
                     Happening::Line(line) => printer.line(line.clone()),
-                    Happening::Ended { status, .. } => all_left &= status.success(),
+                    Happening::Ended { node, status } => {
+                        all_left &= status.success();
+                        ended.push(*node);
+                    }
                 });
-                ensure!(killed.is_empty(), why_killed(signal, &killed, &waits));
-                ensure!(!all_left, "ended by {signal}; all nodes left in order");
-                bail!("ended by {signal}; all nodes were ended");
+                for node in ended {
+                    all_left &= job.returned_early(node).is_none();
+                }
+                let checkpoints = &job.checkpoints;
+                ensure!(
+                    killed.is_empty(),
+                    "{}{checkpoints}",
+                    why_killed(signal, &killed, &waits)
+                );
+                ensure!(
+                    !all_left,
+                    "ended by {signal}; all nodes left in order{checkpoints}"
+                );
+                bail!("ended by {signal}; all nodes were ended{checkpoints}");
             }
         }
         // The first one failed by itself; the others may have failed because it was missing.
@@ -300,52 +344,13 @@ impl Launch {
                      {lines}"
                 )
             }
-            _ => Ok((job.failed, job.restarts.count())),
+            _ => Ok(Over {
+                failed: job.failed,
+                restarts: job.restarts.count(),
+                checkpoints: job.checkpoints,
+            }),
         }
     }
-}
-
-/// Asks for the reason why the job's members decide no round, beside the launcher's loop: a stopped
-/// node delays nobody. The answer is empty if none says so.
-fn members_wait(group: &Group) -> Receiver<String> {
-    let sockets = sockets_of(group);
-    let (told, answer) = sync_channel(1);
-    std::thread::spawn(move || {
-        // Members may have been told to leave by now.
-        let mut members = reports_at(sockets).into_iter().filter(|(_, report)| {
-            matches!(report.standing, MemberState::Member | MemberState::Leaving)
-        });
-        if let Some(why) = members.find_map(|(_, report)| report.waiting_for) {
-            // The launch may have ended.
-            _ = told.send(why);
-        }
-    });
-    answer
-}
-
-/// The running nodes and their admin sockets, ascending by node.
-fn sockets_of(group: &Group) -> Vec<(usize, PathBuf)> {
-    group
-        .running_nodes()
-        .into_iter()
-        .map(|node| (node, group.admin_socket(node)))
-        .collect()
-}
-
-/// The reports of the nodes that answer, which are asked at the same time: stopped ones delay the
-/// answer once, by two seconds.
-fn reports_at(sockets: Vec<(usize, PathBuf)>) -> Vec<(usize, Status)> {
-    let asking: Vec<_> = sockets
-        .into_iter()
-        .map(|(node, socket)| {
-            let report = std::thread::spawn(move || jobs::report(node, &socket));
-            (node, report)
-        })
-        .collect();
-    asking
-        .into_iter()
-        .filter_map(|(node, report)| Some((node, report.join().ok().flatten()?)))
-        .collect()
 }
 
 /// The text for the user after a signal, if nodes had to be killed.
@@ -367,9 +372,6 @@ fn why_killed(signal: Signal, killed: &[usize], members_wait: &Receiver<String>)
     }
 }
 
-/// Time within which a node that was started answers on its admin socket.
-const STARTS_WITHIN: Duration = Duration::from_secs(10);
-
 /// A job under way.
 struct Job {
     name: String,
@@ -379,9 +381,32 @@ struct Job {
     restarts: Restarts,
     /// Nodes that failed and do not wait to be started again.
     failed: Vec<usize>,
+    checkpoints: Checkpoints,
 }
 
 impl Job {
+    /// Notes what a node that has ended told of its checkpoints.
+    fn note_checkpoints(&mut self, node: usize) -> Option<LastReport> {
+        let mut report = self.group.last_report(node)?;
+        if let Some(checkpoints) = report.checkpoints.take() {
+            self.checkpoints.add(node, checkpoints);
+        }
+        Some(report)
+    }
+
+    /// The text for the user if a node that ended with success was a member of a run and did not
+    /// leave it in order: its training was not over.
+    fn returned_early(&mut self, node: usize) -> Option<String> {
+        let report = self.note_checkpoints(node)?;
+        let step = report.step;
+        (!report.left).then(|| {
+            format!(
+                "node {node} ended at step {step} without worker.leave(), which a training that is \
+                 over calls: it counts as failed"
+            )
+        })
+    }
+
     fn is_over(&self) -> bool {
         self.group.is_over() && self.restarts.waiting().is_empty()
     }
@@ -451,36 +476,6 @@ impl Job {
     }
 }
 
-/// Carries out a request of another command.
-fn answer(job: &mut Job, asked: Asked) {
-    let done = match asked.request {
-        Request::Status => return tell_status(&job.name, &job.group, asked),
-        Request::Count => Ok(Answer::Count {
-            nodes: staying(job).len() + job.restarts.waiting().len(),
-        }),
-        Request::Token => Ok(Answer::Token {
-            token: job.group.http_token(),
-        }),
-        Request::Scale { nodes } => scale(job, nodes),
-        // A node that waits to be started again stays away.
-        Request::Drain { node } if job.cancel_restarts(&[node]) => Ok(changed(&[], &[node], &[])),
-        Request::Kill { node } if job.cancel_restarts(&[node]) => Ok(changed(&[], &[], &[node])),
-        Request::Checkpoint => order(job, &admin::Request::Checkpoint),
-        Request::Set { ref key, ref value } => {
-            let key = key.clone();
-            let value = value.clone();
-            order(job, &admin::Request::Set { key, value })
-        }
-        Request::Recover { ref history } => recover(&job.group, history.clone()),
-        Request::Drain { node } => drain(job, node).map(|()| changed(&[], &[node], &[])),
-        Request::Kill { node } if job.group.signal(node, Signal::SIGKILL) => {
-            Ok(changed(&[], &[], &[node]))
-        }
-        Request::Kill { node } => Err(no_such(&job.group, node)),
-    };
-    asked.answer(done.unwrap_or_else(|error| Answer::Refused { error }));
-}
-
 /// Prints the page's address once a node serves it. Best effort: `slowmo dashboard` prints it too.
 /// The address contains the token, which is for a person's eyes, not for logs.
 fn tell_page(job: String, console: Console) {
@@ -493,185 +488,6 @@ fn tell_page(job: String, console: Console) {
         )),
         Err(_) => {}
     });
-}
-
-fn changed(joined: &[usize], drained: &[usize], killed: &[usize]) -> Answer {
-    Answer::Changed {
-        joined: joined.to_vec(),
-        drained: drained.to_vec(),
-        killed: killed.to_vec(),
-    }
-}
-
-fn no_such(group: &Group, node: usize) -> String {
-    format!(
-        "no node {node} is running; running: {:?}",
-        group.running_nodes()
-    )
-}
-
-/// Queries all nodes concurrently, outside the launcher's loop: a stopped node delays nobody else.
-fn tell_status(job: &str, group: &Group, asked: Asked) {
-    let ask = |(node, socket): (usize, PathBuf)| {
-        (
-            node,
-            std::thread::spawn(move || jobs::report(node, &socket)),
-        )
-    };
-    let sockets: Vec<_> = group
-        .running_nodes()
-        .into_iter()
-        .map(|node| (node, group.admin_socket(node)))
-        .collect();
-    let job = job.to_owned();
-    std::thread::spawn(move || {
-        let asking: Vec<_> = sockets.into_iter().map(ask).collect();
-        let nodes = asking
-            .into_iter()
-            .map(|(node, report)| (node, report.join().ok().flatten()))
-            .collect();
-        asked.answer(Answer::Status { job, nodes });
-    });
-}
-
-/// Whether the job's model history has begun. A node that does not answer may already have one,
-/// unless it started a moment ago.
-fn is_bootstrapped(group: &Group) -> bool {
-    let waits = |node: &usize| match group.report(*node) {
-        Some(report) => matches!(
-            report.standing,
-            MemberState::Bootstrapping | MemberState::Joining
-        ),
-        None => group.age(*node).is_some_and(|age| age < STARTS_WITHIN),
-    };
-    !group.running_nodes().iter().all(waits)
-}
-
-/// Whether all nodes that answer wait for the model history to begin, and some do.
-fn bootstraps(group: &Group) -> bool {
-    let reports = reports_at(sockets_of(group));
-    !reports.is_empty()
-        && reports
-            .iter()
-            .all(|(_, report)| report.standing == MemberState::Bootstrapping)
-}
-
-/// Running nodes that were not told to leave, ascending.
-fn staying(job: &Job) -> Vec<usize> {
-    let mut nodes = job.group.running_nodes();
-    nodes.retain(|node| !job.leaving.contains(node));
-    nodes
-}
-
-fn drain(job: &mut Job, node: usize) -> Result<(), String> {
-    if !job.group.running_nodes().contains(&node) {
-        return Err(no_such(&job.group, node));
-    }
-    jobs::ask(node, &job.group.admin_socket(node), admin::Request::Drain)
-        .map_err(|error| error.to_string())?;
-    job.leaving.insert(node);
-    Ok(())
-}
-
-/// Refuses more nodes than the cluster may have (`max_nodes`), as a node of the job reports it.
-/// Members that other launches started count too.
-fn fits(job: &Job, nodes: usize) -> Result<(), String> {
-    let running = job.group.running_nodes();
-    if nodes <= staying(job).len() {
-        return Ok(());
-    }
-    let mut reports = running.iter().filter_map(|node| job.group.report(*node));
-    // A node of another version may not tell its `max_nodes`.
-    let Some(report) = reports.find(|report| report.max_nodes > 0) else {
-        return Ok(());
-    };
-    let is_own = |node: u64| running.iter().any(|own| *own as u64 == node);
-    let members = report.members.iter();
-    let others = members
-        .filter(|member| member.alive && !is_own(member.node))
-        .count();
-    let max_nodes = report.max_nodes;
-    if nodes + others <= max_nodes {
-        return Ok(());
-    }
-    let beside = match others {
-        0 => String::new(),
-        others => format!(", of which {others} are not of this job"),
-    };
-    Err(format!(
-        "{nodes} nodes: the cluster may have max_nodes = {max_nodes} members{beside}; nothing was \
-         changed"
-    ))
-}
-
-/// Gives an order to one of the nodes that stay; it tells the others.
-fn order(job: &Job, order: &admin::Request) -> Result<Answer, String> {
-    let mut last = "no node runs that is not leaving".to_owned();
-    for node in staying(job) {
-        let socket = job.group.admin_socket(node);
-        match jobs::ask(node, &socket, order.clone()) {
-            Ok(admin::Answer::Refused { error }) => last = error,
-            Ok(_) => return Ok(changed(&[], &[], &[])),
-            Err(error) => last = error.to_string(),
-        }
-    }
-    Err(last)
-}
-
-/// Asks the member that is furthest ahead which history continues without a quorum, or lets it
-/// continue: what only the other nodes know would be lost.
-fn recover(group: &Group, history: Option<String>) -> Result<Answer, String> {
-    let members = reports_at(sockets_of(group))
-        .into_iter()
-        .filter(|(_, report)| report.standing != MemberState::Joining);
-    let Some((node, _)) = members.max_by_key(|(_, report)| report.round) else {
-        return Err("no member of this job answers".to_owned());
-    };
-    let request = admin::Request::Recover { history };
-    match jobs::ask(node, &group.admin_socket(node), request).map_err(|error| error.to_string())? {
-        admin::Answer::Recovers(report) => Ok(Answer::Recovers { node, report }),
-        _ => Err(format!("node {node} is of another version")),
-    }
-}
-
-/// Starts the lowest free ids, or drains the highest running ones. Nodes that are already leaving
-/// do not count, nor do nodes that wait to be started again: they start now, or stay away.
-fn scale(job: &mut Job, nodes: usize) -> Result<Answer, String> {
-    if !(1..=NODES_MAX).contains(&nodes) {
-        return Err(format!(
-            "{nodes} nodes: one machine runs 1 to {NODES_MAX} node processes of a launch; drain \
-             the last one to end the job"
-        ));
-    }
-    fits(job, nodes)?;
-    job.cancel_restarts(&job.restarts.waiting());
-    let running = job.group.running_nodes();
-    let stay = staying(job);
-    let mut joined = Vec::new();
-    let mut drained = Vec::new();
-    let partly = |error: String, done: &[usize], what| {
-        if done.is_empty() {
-            error
-        } else {
-            format!("{error}; before that {what} {done:?}")
-        }
-    };
-    let bootstrapped = stay.len() >= nodes || is_bootstrapped(&job.group);
-    let mut id = job.group.first_id();
-    while stay.len() + joined.len() < nodes {
-        if !running.contains(&id) {
-            job.group
-                .join(id, bootstrapped)
-                .map_err(|error| partly(error.to_string(), &joined, "started"))?;
-            joined.push(id);
-        }
-        id += 1;
-    }
-    for node in stay.iter().rev().take(stay.len().saturating_sub(nodes)) {
-        drain(job, *node).map_err(|error| partly(error, &drained, "told to drain"))?;
-        drained.push(*node);
-    }
-    Ok(changed(&joined, &drained, &[]))
 }
 
 /// Reports all obstacles to using this many GPUs in one error.

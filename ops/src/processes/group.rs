@@ -8,6 +8,7 @@ use super::{NODES_MAX, signals};
 use crate::jobs::{self, PrivateFolder};
 use nix::sys::signal::Signal;
 use slowmo::internal::admin::Request;
+use slowmo::internal::launcher::LastReport;
 use slowmo::status::Status;
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -273,6 +274,12 @@ impl Group {
         admin_socket(self.folder.path(), node)
     }
 
+    /// What a node that has ended told of its end; `None` if it was no member of a run.
+    #[must_use]
+    pub fn last_report(&self, node: usize) -> Option<LastReport> {
+        LastReport::read(&self.admin_socket(node))
+    }
+
     /// The token that orders to the nodes' pages must carry, if they serve any.
     #[must_use]
     pub fn http_token(&self) -> Option<String> {
@@ -291,6 +298,8 @@ impl Group {
 
     /// Starts node `node` through [`super::become_node`].
     fn add(&mut self, node: usize, joins: bool) -> std::io::Result<()> {
+        // An earlier start of the node may have left a report; there is none otherwise.
+        _ = std::fs::remove_file(LastReport::path(&self.admin_socket(node)));
         let mut variables =
             self.plan
                 .variables_of(node, self.folder.path(), self.key_file.as_deref());

@@ -316,8 +316,33 @@ fn a_checkpoint_is_made_on_demand_and_another_one_at_a_planned_stop_of_all() {
 fn at_the_end_of_training_the_last_outer_round_is_kept() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("checkpoints");
-    let mut launcher = launch_without_schedule(3, &folder, "45");
-    events(&mut launcher).count();
-    assert!(launcher.wait().unwrap().success());
+    let launcher = launch_without_schedule(3, &folder, "45");
+    let output = launcher.wait_with_output().unwrap();
+    assert!(output.status.success());
     assert_eq!(whole(&folder), Some((42, 3)));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        said.ends_with(" s; the last complete checkpoint is of step 42\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_job_whose_nodes_have_different_folders_says_at_its_end_that_nothing_is_complete() {
+    let parent = tempfile::tempdir().unwrap();
+    let script = format!(
+        "SLOWMO_CHECKPOINTS=\"$SLOWMO_CHECKPOINTS/$SLOWMO_NODE_ID\" exec {} demo-node --steps 12",
+        env!("CARGO_BIN_EXE_slowmo")
+    );
+    let output = slowmo()
+        .args(["launch", "--nodes", "2", "--", "sh", "-c", &script])
+        .env("SLOWMO_CHECKPOINTS", parent.path())
+        .env("SLOWMO_CHECKPOINT_EVERY", "1")
+        .env("SLOWMO_BASE", "none")
+        .env("SLOWMO_TAU", "6")
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains(" s; no checkpoint is complete"), "{said}");
 }

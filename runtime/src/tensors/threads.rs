@@ -3,12 +3,18 @@
 
 use parking_lot::Mutex;
 use std::num::NonZeroUsize;
+use std::sync::LazyLock;
 use std::thread::{Builder, available_parallelism, scope};
 
 /// Maximum threads of one pass; on most machines more threads do not increase memory throughput.
 pub const THREADS_MAX: usize = 4;
 /// Number of values (4 MiB) that justify one thread.
 pub const VALUES_PER_THREAD: usize = 1 << 20;
+
+/// Cores that this process may use. Asked once: the answer takes files of the system, which cost
+/// more than a pass over a small model.
+static CORES: LazyLock<usize> =
+    LazyLock::new(|| available_parallelism().map_or(1, NonZeroUsize::get));
 
 /// Does `work` on every item and returns the results in the order of the items; `values` is the
 /// number of values in all items. If a thread cannot be started the pass runs on fewer.
@@ -17,10 +23,9 @@ pub fn each<T: Send, R: Send>(
     values: usize,
     work: impl Fn(T) -> R + Sync,
 ) -> Vec<R> {
-    let cores = available_parallelism().map_or(1, NonZeroUsize::get);
     let helpers = (values / VALUES_PER_THREAD)
         .min(THREADS_MAX)
-        .min(cores)
+        .min(*CORES)
         .min(items.len())
         .saturating_sub(1);
     if helpers == 0 {

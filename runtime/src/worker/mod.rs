@@ -263,7 +263,8 @@ impl Worker {
 
     /// Leaves in order: on return all that this node sent has arrived, and its part of the last
     /// outer round's state is written, if checkpoints are on. Waits for the node's other workers,
-    /// and a few seconds for other nodes that still train.
+    /// and a few seconds for other nodes that still train. Every training that is over ends with
+    /// it: a launcher counts a node that returns without it as crashed.
     ///
     /// # Errors
     /// The node has stopped already.

@@ -372,7 +372,9 @@ impl Session {
     /// The report of an exchange; the step counter continues where the outcome says.
     fn exchanged(&mut self, due: Due, exchanged: &Exchanged) -> StepReport {
         self.excluded = false;
-        self.ended |= exchanged.drained;
+        if exchanged.drained {
+            self.end();
+        }
         let step = exchanged.next_step.0.saturating_sub(1);
         let caught_up = step != self.step.0;
         self.go_to(exchanged.next_step);
@@ -390,9 +392,15 @@ impl Session {
         }
     }
 
+    /// Notes that this node has left the cluster in order, and trains no further.
+    fn end(&mut self) {
+        self.ended = true;
+        self.node.drained();
+    }
+
     /// The report of the step at which this node is told that it has left the cluster.
     fn left(&mut self) -> StepReport {
-        self.ended = true;
+        self.end();
         StepReport {
             drained: true,
             ..self.completed(Due::NOTHING)

@@ -43,6 +43,8 @@ pub struct Task {
     pub compute_ms: u64,
     /// Id of the node whose computation takes longer, and the factor.
     pub slow: Option<(u64, u32)>,
+    /// Ends without `leave()`, like a program that returns too early.
+    pub returns_early: bool,
 }
 
 /// Event of a node, one JSON object per line. Times are microseconds since 1970: all nodes run on
@@ -143,6 +145,9 @@ impl BenchNode {
             time_steps(&runtime, &mut worker, &mut params, task.steps, compute)?;
         } else {
             report_rounds(&runtime, &mut worker, &mut params, compute)?;
+        }
+        if task.returns_early {
+            return Ok(());
         }
         Ok(worker.leave()?)
     }

@@ -120,6 +120,7 @@ impl Measurement<'_> {
             steps: self.steps,
             compute_ms: self.compute_ms,
             slow: self.slow,
+            ..Task::default()
         };
         let mut plan = plan(nodes, &task, self.settings, TIME_MAX)?;
         plan.hosts = self.sizes.hosts.clone();
