@@ -76,6 +76,17 @@ fn told(starts: Vec<Start>) -> Vec<String> {
     told
 }
 
+/// The errors of several clusters, all started at once: each waits for its time-out.
+fn each_told(clusters: impl Iterator<Item = Vec<Start>>) -> Vec<Vec<String>> {
+    let threads: Vec<_> = clusters
+        .map(|starts| thread::spawn(move || told(starts)))
+        .collect();
+    threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap())
+        .collect()
+}
+
 /// Nodes 1, 2, … in one hub, each configured and sized by itself.
 fn in_memory(seed: Option<u64>, nodes: Vec<(Config, usize)>) -> Vec<Start> {
     let hub = MemoryHub::new(seed);
@@ -191,8 +202,7 @@ fn different_configurations() {
         .map(|seed| in_memory(seed, vec![(ours.clone(), 8), (theirs.clone(), 8)]))
         .into();
     let quic = over_quic(vec![(ours, 8, key(1)), (theirs, 8, key(1))]);
-    for starts in runs.into_iter().chain([quic]) {
-        let told = told(starts);
+    for told in each_told(runs.into_iter().chain([quic])) {
         let both = "were started with different settings";
         assert_says(
             &told[0],
@@ -242,8 +252,7 @@ fn different_parameter_counts() {
     let runs = [None, Some(1), Some(2), Some(3)]
         .map(|seed| in_memory(seed, vec![(impatient(), 100), (config(), 101)]));
     let quic = over_quic(vec![(impatient(), 100, key(1)), (config(), 101, key(1))]);
-    for starts in runs.into_iter().chain([quic]) {
-        let told = told(starts);
+    for told in each_told(runs.into_iter().chain([quic])) {
         assert_says(
             &told[0],
             &[

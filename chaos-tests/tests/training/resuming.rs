@@ -596,6 +596,7 @@ fn another_resume_sampler_is_refused_by_name() {
     let keeps = Config {
         min_nodes: 2,
         connect_timeout_ms: 3_000,
+        meet_timeout_ms: Some(500),
         ..settings(folder.path())
     };
     let anew = Config {

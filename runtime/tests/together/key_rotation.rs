@@ -11,7 +11,7 @@ use tokio::time::timeout;
 const OLD: ClusterKey = ClusterKey::from_bytes([1; 32]);
 const NEW: ClusterKey = ClusterKey::from_bytes([2; 32]);
 /// From one node's file to the next one's: nodes never change at once.
-const BETWEEN: Duration = Duration::from_millis(400);
+const BETWEEN: Duration = Duration::from_millis(150);
 /// Longer than a connection stays whose certificate is not accepted any more.
 const AFTER: Duration = Duration::from_secs(6);
 /// Longest wait for the answer of a node.

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 /// From one node's files to the next one's: nodes never change at once.
-const BETWEEN: Duration = Duration::from_millis(500);
+const BETWEEN: Duration = Duration::from_millis(150);
 /// Longer than a connection stays whose certificate is not accepted any more.
 const AFTER: Duration = Duration::from_secs(6);
 const INCARNATION: Incarnation = Incarnation(7);
