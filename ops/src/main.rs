@@ -11,8 +11,6 @@ use commands::Cli;
 use slowmo_examples::log;
 use std::process::ExitCode;
 
-// Clippy may look at it with them: it checks the whole workspace in one build.
-#[cfg(not(clippy))]
 const _: () = assert!(
     !slowmo_protocol::planted::COMPILED_IN,
     "bugs on purpose are for tests of slowmo-chaos only: build without its feature `planted`"

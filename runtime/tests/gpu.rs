@@ -1,6 +1,6 @@
 //! What a node says that cannot have the GPU that it was told to use. With the feature `cuda` this
 //! also runs where there is neither a GPU nor its driver.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use slowmo::{Config, Runtime};
 
@@ -14,7 +14,10 @@ fn a_gpu_that_is_not_there_is_named() {
         // A GPU may be there as well, and then the node runs.
         return;
     }
-    let text = spawned.err().expect("there is no GPU").to_string();
+    let Err(error) = spawned else {
+        panic!("there is no GPU");
+    };
+    let text = error.to_string();
     let why = if cfg!(feature = "cuda") {
         "the CUDA driver is missing (libcuda.so.1)"
     } else {

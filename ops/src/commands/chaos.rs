@@ -46,7 +46,7 @@ pub struct Run {
     #[arg(long, value_name = "FOLDER")]
     baseline: Option<PathBuf>,
     /// The training binary and its arguments.
-    #[arg(last = true, required = true, value_name = "BINARY ARGS")]
+    #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 

@@ -125,7 +125,7 @@ pub struct Launch {
     #[arg(long, value_name = "FILE")]
     cluster_key_file: Option<PathBuf>,
     /// The training binary and its arguments.
-    #[arg(last = true, required = true, value_name = "BINARY ARGS")]
+    #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
