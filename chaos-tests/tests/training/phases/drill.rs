@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 
 /// Far above what anything in a drill takes.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Rounds that the nodes that are left decide together before a drill ends: several slow steps.
-const STEADY_ROUNDS: usize = 3 * TAU as usize;
+/// Rounds that the nodes that are left decide together before a drill ends: two slow steps, the
+/// second one with replicas that were made after the failure.
+const STEADY_ROUNDS: usize = 2 * TAU as usize;
 /// How often a case is tried until it comes about.
 const TRIES: usize = 5;
 /// Cases that run at one time, of all tests; most of what they do is wait for a death to be

@@ -8,8 +8,8 @@ use slowmo::{Config, WireType};
 use std::sync::Mutex;
 
 const IDS: [u64; 4] = [2, 3, 5, 8];
-/// A round that takes a slow step, and a plain average.
-const SLOW: u64 = 3 * TAU;
+/// A round that takes a slow step, with the momentum of one before it, and a plain average.
+const SLOW: u64 = 2 * TAU;
 const AVERAGE: u64 = SLOW + 1;
 
 /// A node fails at each of its phases of a round, one run each.
