@@ -73,6 +73,19 @@ pub struct CheckpointStatus {
     pub not_whole: u64,
 }
 
+/// Members that live and have not contributed to a round that others have contributed to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// The round.
+    pub round: Round,
+    /// The first of them, ascending.
+    pub nodes: Vec<NodeId>,
+    /// When the round began to wait for members.
+    pub since: Instant,
+    /// How long after that the round closes without them.
+    pub grace: Span,
+}
+
 /// A node's view of itself and of the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct NodeStatus {
@@ -137,6 +150,8 @@ pub struct NodeStatus {
     pub starting: Option<String>,
     /// The reason why no round is decided, and what would end the wait.
     pub waiting_for: Option<String>,
+    /// The members for whose contribution the round waits, if this node leads it.
+    pub awaited: Option<Awaited>,
     /// The reason why this node is not a member yet.
     pub waiting_to_join: Option<String>,
     /// The workers of this node for which its other workers wait.
@@ -373,6 +388,11 @@ impl StatusBoard {
     /// Sets the reason why no round is decided; `None` if rounds are decided.
     pub fn waiting(&self, why: Option<String>) {
         self.with(|status| status.waiting_for = why);
+    }
+
+    /// Sets for whose contribution the round waits; `None` if for nobody's.
+    pub fn awaits(&self, awaited: Option<Awaited>) {
+        self.with(|status| status.awaited = awaited);
     }
 
     /// Records that the training thread of worker 0 begins a step.

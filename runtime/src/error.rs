@@ -196,6 +196,14 @@ pub enum SynchronizeError {
     /// The exchange between the nodes failed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
+    /// This node's tensors differ from those of the others.
+    #[error("{error}; {here}")]
+    OtherModel {
+        /// Why it got into no view.
+        error: ExchangeError,
+        /// This node's tensors among which the first is that differs.
+        here: String,
+    },
     /// A parameter or buffer is not finite.
     #[error("synchronize: {0}")]
     Freeze(FreezeError),

@@ -4,14 +4,18 @@ pub use crate::changes::SettingStatus;
 use crate::changes::shown;
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeContext;
+use slowmo_actors::status::{Awaited, Gossiping, LOSS, NodeStatus};
 pub use slowmo_actors::status::{CheckpointStatus, Event, MemberState};
-use slowmo_actors::status::{Gossiping, LOSS, NodeStatus};
-use slowmo_protocol::coordinator;
+use slowmo_protocol::coordinator::{self, AWAITED_TOLD_MAX};
 use slowmo_protocol::gossip_peer::Straggler;
+use slowmo_protocol::ident::Nodes;
 use slowmo_protocol::real;
-use slowmo_protocol::time::Instant;
+use slowmo_protocol::time::{Instant, Span};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+
+/// A round that waits for contributions for less time than this says nothing of it.
+const AWAITS_TOLD_AFTER: Span = Span::from_millis(2_000);
 
 /// A node as it sees itself and the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -74,6 +78,10 @@ pub struct Status {
     pub checkpoints: Option<CheckpointStatus>,
     /// The reason why no round can be decided now, and the remedy.
     pub waiting_for: Option<String>,
+    /// Whose contribution the round waits for and how long yet, if this node leads the round and it
+    /// has waited for 2 s.
+    #[serde(default)]
+    pub awaits: Option<String>,
     /// The address of its HTTP endpoint and page (key `http`).
     #[serde(default)]
     pub http: Option<SocketAddr>,
@@ -216,6 +224,7 @@ pub(crate) fn starting(node: u64, max_nodes: usize, status: &NodeStatus) -> Stat
         gossip: None,
         checkpoints: None,
         waiting_for: status.waiting().map(str::to_owned),
+        awaits: None,
         http: None,
         events: status.events.iter().cloned().collect(),
     }
@@ -288,8 +297,32 @@ pub(crate) fn view(context: &NodeContext, status: &NodeStatus) -> Status {
             .map(|gossip| gossip_status(gossip, now)),
         checkpoints: status.checkpoints.clone(),
         waiting_for: status.waiting().map(str::to_owned),
+        awaits: status
+            .awaited
+            .as_ref()
+            .and_then(|awaited| told_awaited(awaited, now)),
         events: status.events.iter().cloned().collect(),
     }
+}
+
+/// Says whose contribution a round waits for; nothing while the wait is short.
+fn told_awaited(awaited: &Awaited, now: Instant) -> Option<String> {
+    let waited = now.since(awaited.since);
+    if waited < AWAITS_TOLD_AFTER {
+        return None;
+    }
+    let more = match awaited.nodes.len() {
+        AWAITED_TOLD_MAX => " and perhaps more",
+        _ => "",
+    };
+    Some(format!(
+        "round {} waits for the contribution of {}{more}, for {} s by now; it closes without it \
+         after {} s (grace_ms)",
+        awaited.round.0,
+        Nodes(&awaited.nodes),
+        waited.as_millis() / 1_000,
+        awaited.grace.as_millis() / 1_000
+    ))
 }
 
 fn gossip_status(gossip: &Gossiping, now: Instant) -> GossipStatus {

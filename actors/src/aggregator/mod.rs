@@ -80,7 +80,7 @@ impl Actor for AggregatorActor {
         state: &mut AggregatorState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            AggregatorMessage::Arrive(arrival) => state.arrive(arrival),
+            AggregatorMessage::Arrive(arrival) => state.arrive(*arrival),
             AggregatorMessage::Told(message) => state.tell(message),
             AggregatorMessage::WholeStepDone(whole, values) => {
                 state.whole = Some(whole);

@@ -30,7 +30,7 @@ use crate::context::{MAILBOX_CREDITS_MAX, NodeContext};
 use crate::data::{Buffers, Coding, ErrorFeedback, FrozenContribution, is_encoded};
 use crate::messages::{CoordinatorMessage, Inspection, Told};
 use crate::ports::recorder::QueueUse;
-use crate::status::MemberState;
+use crate::status::{Awaited, MemberState};
 use crate::timer::Timer;
 use disagreement::disagreement;
 use movements::Movements;
@@ -71,6 +71,8 @@ pub struct CoordinatorState {
     contributed_at: Option<Instant>,
     /// Time since which the current attempt publishes.
     publishes_since: Instant,
+    /// For whose contribution the round waits, if this node leads it.
+    awaited: Option<Awaited>,
 }
 
 impl Actor for CoordinatorActor {
@@ -93,6 +95,7 @@ impl Actor for CoordinatorActor {
             parameters: 0,
             contributed_at: None,
             publishes_since: Instant(0),
+            awaited: None,
         })
     }
 
@@ -137,6 +140,7 @@ impl CoordinatorState {
         for effect in out.take() {
             self.execute(effect);
         }
+        self.tell_awaited();
         let tick = || {
             CoordinatorMessage::Told(Told {
                 message: ToRounds::In(In::Tick),
@@ -149,6 +153,31 @@ impl CoordinatorState {
             &self.myself,
             tick,
         );
+    }
+
+    /// Tells the status for whose contribution the round waits, when that changes.
+    fn tell_awaited(&mut self) {
+        let machine = self.part.machine();
+        let nodes = machine.awaited();
+        let awaited = if nodes.is_empty() {
+            None
+        } else {
+            let round = machine.place().round;
+            let before = self.awaited.as_ref();
+            let since = before
+                .filter(|before| before.round == round)
+                .map_or_else(|| self.context.clock.now(), |before| before.since);
+            Some(Awaited {
+                round,
+                nodes,
+                since,
+                grace: machine.grace(),
+            })
+        };
+        if awaited != self.awaited {
+            self.context.status.awaits(awaited.clone());
+            self.awaited = awaited;
+        }
     }
 
     /// Whether the signatures that a frame carries are sound. Names a sender of false ones, and

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 /// Messages to the aggregator.
 pub enum AggregatorMessage {
     /// A worker arrived at an exchange.
-    Arrive(Arrival),
+    Arrive(Box<Arrival>),
     /// Another part of the node sends the aggregator a message.
     Told(ToAggregator<Buffers>),
     /// The node's own slow step is done.

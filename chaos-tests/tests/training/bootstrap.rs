@@ -293,8 +293,16 @@ fn tensors_in_another_order() {
     };
     let told = [(1, ["hidden", "output"]), (2, ["output", "hidden"])].map(begin);
     let [first, second] = told.map(|thread| thread.join().unwrap());
-    assert_says(&first, &["node 2 has another model: 100 parameters"]);
-    assert_says(&second, &["names and shapes in the same order"]);
+    let place = "(the first tensor that differs is number 1)";
+    assert_says(&first, &["node 2 has another model: 100 parameters", place]);
+    assert_says(
+        &second,
+        &[
+            "names and shapes in the same order",
+            place,
+            "; here: output [50]",
+        ],
+    );
 }
 
 #[test]

@@ -14,6 +14,50 @@ const GRACE: Duration = Duration::from_millis(400);
 /// Rounds in a row that wait for it.
 const WAITED: u64 = 3;
 
+/// Before a round has waited for its grace, the member that leads it says for whom it waits.
+#[test]
+fn a_round_that_waits_says_for_whom() {
+    let config = local_sgd(1, 2, 1.0, 0.5);
+    let Cluster {
+        nodes,
+        rendezvous: _rendezvous,
+    } = start(&[3, 4, 5], IN_ORDER, &config).unwrap();
+    let (wake, sleeps) = mpsc::channel::<()>();
+    let mut sleeps = Some(sleeps);
+    let threads: Vec<_> = nodes
+        .iter()
+        .map(|node| {
+            let mut worker = node.worker(0).unwrap();
+            let id = node.node_id();
+            let mut sleeps = if id == 5 { sleeps.take() } else { None };
+            thread::spawn(move || {
+                train(&mut worker, id, 12, |report| {
+                    if report.step >= 5
+                        && let Some(sleeps) = sleeps.take()
+                    {
+                        sleeps.recv().unwrap();
+                    }
+                    report.step >= 10
+                });
+                worker
+            })
+        })
+        .collect();
+    let awaits = || nodes.iter().find_map(|node| node.status().awaits);
+    until("a node says for whom it waits", || awaits().is_some());
+    let told = awaits().unwrap();
+    assert!(
+        told.contains(" waits for the contribution of node 5, for ")
+            && told.ends_with(" s (grace_ms)"),
+        "{told}"
+    );
+    wake.send(()).unwrap();
+    until("nobody is waited for", || awaits().is_none());
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
 fn straggler_of(node: &Runtime) -> Option<StragglerStatus> {
     node.status().stragglers.first().copied()
 }

@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
 use slowmo::internal::admin::{self, ClusterStatus, Digest, NodeReport};
+use slowmo::internal::printable;
 use slowmo::status::{
     self, CheckpointStatus, MemberState, MemberStatus, SettingStatus, StragglerStatus,
 };
@@ -240,6 +241,8 @@ struct JobReport {
     /// Largest value over the nodes.
     disagreement: Option<f32>,
     waiting_for: Option<String>,
+    /// Whose contribution the round waits for, as its leader says.
+    awaits: Option<String>,
     /// Nodes that others' gossip waits for or proceeds without.
     late: Vec<LateRow>,
     /// Members that live and miss rounds, as the member that is furthest ahead counts them.
@@ -436,6 +439,7 @@ impl JobReport {
             waiting_for: furthest
                 .and_then(|report| report.waiting_for.clone())
                 .or_else(|| reports().find_map(|report| report.waiting_for.clone())),
+            awaits: reports().find_map(|report| report.awaits.clone()),
             late: LateRow::all(reports()),
             stragglers: furthest
                 .map(|report| report.stragglers.clone())
@@ -510,6 +514,38 @@ impl JobReport {
         lines
     }
 
+    /// Lines with what training reports beside its loss: a line for each name.
+    fn measures(&self) -> Vec<String> {
+        let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let mut tell = |node: u64, name, value: Option<f64>| {
+            let value = value.map_or_else(|| "–".to_owned(), |value| format!("{value:.4}"));
+            let line: &mut Vec<String> = lines.entry(name).or_default();
+            line.push(format!("node {node} {value}"));
+        };
+        for row in &self.nodes {
+            match row {
+                NodeRow::Silent { .. } => {}
+                NodeRow::Member(member) => {
+                    for (name, (_, value)) in
+                        member.digest.iter().flat_map(|digest| &digest.measures)
+                    {
+                        tell(member.node, name.as_str(), *value);
+                    }
+                }
+                NodeRow::Answer(report) => {
+                    for (name, measure) in &report.measures {
+                        tell(report.node, name.as_str(), Some(measure.value));
+                    }
+                }
+            }
+        }
+        lines
+            .into_iter()
+            .filter(|(name, _)| *name != "loss")
+            .map(|(name, nodes)| format!("{}: {}", printable(name), nodes.join(", ")))
+            .collect()
+    }
+
     fn to_text(&self) -> String {
         let distance = |distance: Option<f32>| {
             distance.map_or_else(|| "–".to_owned(), |distance| format!("{distance:.1e}"))
@@ -570,7 +606,7 @@ impl JobReport {
             ],
             rows,
         );
-        let waits = self.waiting_for.as_ref();
+        let waits = self.waiting_for.as_ref().or(self.awaits.as_ref());
         let waits = waits.map_or_else(String::new, |why| format!("waits: {why}\n"));
         let mut text = format!(
             "job {}: view {} of lineage {}, next round {}\n{waits}\
@@ -595,7 +631,7 @@ impl JobReport {
             let settings: Vec<String> = self.settings.iter().map(in_force).collect();
             text.push_str(&format!("\nin force: {}", settings.join(", ")));
         }
-        for line in self.checkpoints() {
+        for line in self.measures().into_iter().chain(self.checkpoints()) {
             text.push_str(&format!("\n{line}"));
         }
         self.late

@@ -94,10 +94,8 @@ pub fn wait_until_gone(socket: &Path, wait_max: Duration) -> anyhow::Result<()> 
 }
 
 fn waits(report: &Status) -> String {
-    report
-        .waiting_for
-        .as_ref()
-        .map_or_else(String::new, |why| format!("; waits: {why}"))
+    let why = report.waiting_for.as_ref().or(report.awaits.as_ref());
+    why.map_or_else(String::new, |why| format!("; waits: {why}"))
 }
 
 #[cfg(test)]

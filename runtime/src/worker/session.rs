@@ -14,7 +14,7 @@ use crate::node::Node;
 use crate::sampler::{ElasticSampler, Follower, SamplerError};
 use crate::tensors::elements;
 use buffers::Sizes;
-use model::model_tensors;
+use model::{model_tensors, with_tensors};
 use rate::LastRate;
 use slowmo_actors::ExchangeError;
 use slowmo_actors::buffers::{Buffer, ChunkedBuffer, Frozen};
@@ -168,7 +168,13 @@ impl Session {
         self.answered();
         let exchanged = match exchanged.unwrap_or(Err(ExchangeError::Stopped)) {
             Err(ExchangeError::Drained) => return Ok(self.ended_before_it_began()),
-            exchanged => exchanged?,
+            Err(error) => {
+                let Ok(tensors) = model_tensors(parameters, &*buffers.model) else {
+                    return Err(error.into());
+                };
+                return Err(with_tensors(error, &tensors));
+            }
+            Ok(exchanged) => exchanged,
         };
         self.follow(&exchanged)?;
         let sizes = self.sizes_of(parameters, buffers)?;
@@ -592,7 +598,7 @@ impl Session {
         };
         self.node
             .actors()
-            .tell_aggregator(AggregatorMessage::Arrive(arrival));
+            .tell_aggregator(AggregatorMessage::Arrive(Box::new(arrival)));
         answer
     }
 

@@ -90,7 +90,7 @@ use returning::{Aside, Promised};
 pub use seen::TOLD_MAX;
 use std::collections::VecDeque;
 use stragglers::Stragglers;
-pub use stragglers::{MISSES_WAITED_FOR, ROUNDS_UNWAITED_MAX};
+pub use stragglers::{AWAITED_TOLD_MAX, MISSES_WAITED_FOR, ROUNDS_UNWAITED_MAX};
 pub use taking_over::PROMISE_WAIT;
 use timers::{Timer, Timers};
 use votes::Applied;

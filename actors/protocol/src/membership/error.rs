@@ -7,6 +7,7 @@ use crate::time::Span;
 use crate::view::ViewError;
 use crate::wire::JoinRefusal;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 
 /// Why a node did not get into a bootstrap view or a running cluster; parameters are unchanged.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -80,9 +81,10 @@ pub enum BootstrapError {
     },
     /// Two nodes train different models.
     #[error(
-        "{ours} has {our_model}, {theirs} has {their_model}; all nodes must train the same model: \
+        "{ours} has {our_model}, {theirs} has {their_model}{}; all nodes must train the same model: \
          tensors of the same names and shapes in the same order (each node's log lists its own at \
-         level debug)"
+         level debug)",
+        our_model.told_difference(their_model)
     )]
     ModelsDiffer {
         /// This node.
@@ -119,6 +121,27 @@ pub enum BootstrapError {
     /// The nodes that met do not make a view.
     #[error(transparent)]
     NoView(#[from] ViewError),
+}
+
+impl BootstrapError {
+    /// If this node's model is the reason: the numbers of its tensors, counted from 1, among which
+    /// is the first that differs from the others' models, as far as that is known.
+    #[must_use]
+    pub fn other_tensors(&self) -> Option<RangeInclusive<u32>> {
+        let (one, other) = match self {
+            Self::ModelsDiffer {
+                our_model,
+                their_model,
+                ..
+            } => (our_model, their_model),
+            Self::Refused {
+                reason: JoinRefusal::ModelsDiffer { cluster, joiner },
+                ..
+            } => (joiner, cluster),
+            _ => return None,
+        };
+        one.tensors.first_difference(&other.tensors)
+    }
 }
 
 pub(super) fn in_brackets(told: Option<&str>) -> String {

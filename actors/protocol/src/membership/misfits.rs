@@ -134,7 +134,9 @@ impl Membership {
         }
         let our_model = self.model?;
         let their_model = known.model.filter(|model| !model.fits(&our_model))?;
-        let why = format!("{theirs} has another model: {our_model} here, {their_model} there");
+        let place = our_model.told_difference(&their_model);
+        let why =
+            format!("{theirs} has another model: {our_model} here, {their_model} there{place}");
         let error = BootstrapError::ModelsDiffer {
             ours: self.me(),
             our_model: Box::new(our_model),

@@ -377,9 +377,10 @@ impl std::fmt::Display for JoinRefusal {
             ),
             Self::ModelsDiffer { cluster, joiner } => write!(
                 f,
-                "it trains {cluster}, this node has {joiner}; train the same model: tensors of the \
-                 same names and shapes in the same order (each node's log lists its own at level \
-                 debug)"
+                "it trains {cluster}, this node has {joiner}{}; train the same model: tensors of \
+                 the same names and shapes in the same order (each node's log lists its own at \
+                 level debug)",
+                cluster.told_difference(joiner)
             ),
             Self::Full { max_nodes } => write!(
                 f,

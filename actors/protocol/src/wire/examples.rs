@@ -9,7 +9,7 @@ use crate::changeable::{ChangedSettings, SettingValues};
 use crate::coordinator::{Draft, Entry, Order, Origin, Outcome, RoundKind, RoundSpec, Voter};
 use crate::forks::Fork;
 use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term};
-use crate::model::{ModelSize, Types};
+use crate::model::{ModelSize, TensorDigests, Types};
 use crate::published::{Digest, PublicKey, SIGNATURE_BYTES, Signature, Signed};
 use crate::sampler::{DecidedRound, Progress, Settings};
 use crate::topology::Rate;
@@ -318,6 +318,28 @@ fn rate(to: u64, kilobytes: u32) -> Rate {
     }
 }
 
+/// Digests of two tensors.
+fn digests(first: u64) -> TensorDigests {
+    let mut digests = TensorDigests::default();
+    for all in [first, first + 1] {
+        digests.add(all << 32 | 1);
+    }
+    digests
+}
+
+/// The bytes of [`digests`]: how many, those of the first tensors, the one of all.
+fn digests_bytes(first: u32) -> String {
+    let le = |value: u32| {
+        value
+            .to_le_bytes()
+            .map(|byte| format!("{byte:02x}"))
+            .concat()
+    };
+    let unused = le(0).repeat(16);
+    let [one, two] = [first, first + 1].map(le);
+    format!("{}{one}{two}{unused}{}{two}", le(2), le(1))
+}
+
 /// Hellos of a node that is in no view yet, and of a member.
 fn hellos() -> Vec<(Message, String)> {
     let hello = |parameters: Option<u64>, standing, lineage| {
@@ -332,7 +354,7 @@ fn hellos() -> Vec<(Message, String)> {
                 f16: 9,
                 digest: 11,
             },
-            tensors: 13,
+            tensors: digests(13),
         });
         Message::Hello(Hello {
             address,
@@ -345,8 +367,9 @@ fn hellos() -> Vec<(Message, String)> {
         })
     };
     let alive = "01000000000000000900000000000000";
-    let model = "0140787d010000000003000000000000000500000000000000\
-                 070000000000000009000000000000000b000000000000000d00000000000000";
+    let sizes = "0140787d010000000003000000000000000500000000000000\
+                 070000000000000009000000000000000b00000000000000";
+    let model = format!("{sizes}{}", digests_bytes(13));
     let member = format!(
         "00000000{INTRODUCTION}{model}01{LINEAGE}00000000000000002a00000000000000{VIEW}{alive}00"
     );
@@ -371,21 +394,44 @@ fn refusals() -> Vec<(Message, String)> {
             buffers: first + 1,
             optimizer: first + 2,
             types: Types::default(),
-            tensors: first + 3,
+            tensors: digests(first + 3),
         })
     };
     let reasons = [
-        (JoinRefusal::SettingsDiffer { differences: "tau é".to_owned() }, "00000000060000000000000074617520c3a9".to_owned()),
         (
-            JoinRefusal::ModelsDiffer { cluster: size(1), joiner: size(4) },
-            "0100000001000000000000000200000000000000030000000000000000000000000000000000000000000000000000000000000004000000000000000400000000000000050000000000000006000000000000000000000000000000000000000000000000000000000000000700000000000000".to_owned(),
+            JoinRefusal::SettingsDiffer {
+                differences: "tau é".to_owned(),
+            },
+            "00000000060000000000000074617520c3a9".to_owned(),
         ),
-        (JoinRefusal::Full { max_nodes: 64 }, "0200000040000000".to_owned()),
         (
-            JoinRefusal::OtherLineage { cluster: header().lineage, joiner: Lineage(1) },
+            JoinRefusal::ModelsDiffer {
+                cluster: size(1),
+                joiner: size(4),
+            },
+            format!(
+                "01000000010000000000000002000000000000000300000000000000{types}{}\
+                 040000000000000005000000000000000600000000000000{types}{}",
+                digests_bytes(4),
+                digests_bytes(7),
+                types = "00".repeat(24),
+            ),
+        ),
+        (
+            JoinRefusal::Full { max_nodes: 64 },
+            "0200000040000000".to_owned(),
+        ),
+        (
+            JoinRefusal::OtherLineage {
+                cluster: header().lineage,
+                joiner: Lineage(1),
+            },
             format!("03000000{LINEAGE}01000000000000000000000000000000"),
         ),
-        (JoinRefusal::DuplicateId { node: NodeId(9) }, "040000000900000000000000".to_owned()),
+        (
+            JoinRefusal::DuplicateId { node: NodeId(9) },
+            "040000000900000000000000".to_owned(),
+        ),
         (JoinRefusal::NoParameters, "05000000".to_owned()),
     ];
     reasons

@@ -256,6 +256,7 @@ pub mod tests {
             gossip: None,
             checkpoints: None,
             waiting_for: None,
+            awaits: None,
             http: None,
             events: vec![Event {
                 at_us: 1_700_000_000_000_000 + node,

@@ -41,11 +41,10 @@ fn heading(top: &Top) -> Text<'static> {
     let rate = top
         .round_rate()
         .map_or_else(String::new, |rate| format!(", {rate:.2} a second"));
-    let waits = top
-        .nodes
-        .iter()
-        .filter_map(|(_, report)| report.as_ref()?.waiting_for.clone())
-        .next();
+    let reports = || top.nodes.iter().filter_map(|(_, report)| report.as_ref());
+    let waits = reports()
+        .find_map(|report| report.waiting_for.clone())
+        .or_else(|| reports().find_map(|report| report.awaits.clone()));
     let third = match waits {
         Some(why) => Line::from(format!("waits: {}", printable(&why))).yellow(),
         None => Line::from(format!(

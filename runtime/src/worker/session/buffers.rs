@@ -2,7 +2,7 @@
 //! rounds do to the base optimizer's.
 
 use super::Session;
-use super::model::{digest_of, model_tensors};
+use super::model::{digests_of, model_tensors};
 use crate::error::StepError;
 use crate::tensors::{elements, zero};
 use crate::worker::report::Buffers;
@@ -11,7 +11,7 @@ use slowmo_actors::messages::Exchanged;
 use slowmo_actors::ports::device::{TensorError, Tensors, Values};
 use slowmo_protocol::algorithm::BufferStrategy;
 use slowmo_protocol::coordinator::RoundKind;
-use slowmo_protocol::model::{ModelSize, Types};
+use slowmo_protocol::model::{ModelSize, TensorDigests, Types};
 use slowmo_protocol::policy::JoinerBuffers;
 use slowmo_protocol::schedule::{Due, Exchange};
 
@@ -26,8 +26,8 @@ pub(super) struct Sizes {
     pub lent: usize,
     /// The types of the parameters.
     pub types: Types,
-    /// Digest of the tensors' names and dimensions.
-    pub tensors: u64,
+    /// Digests of the tensors' names and dimensions.
+    pub tensors: TensorDigests,
 }
 
 impl Sizes {
@@ -116,7 +116,7 @@ impl Session {
             optimizer,
             lent,
             types: types_of(parameters)?,
-            tensors: digest_of(&model_tensors(parameters, &*buffers.model)?),
+            tensors: digests_of(&model_tensors(parameters, &*buffers.model)?),
         })
     }
 

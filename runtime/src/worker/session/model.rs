@@ -3,8 +3,9 @@
 use super::Session;
 use crate::checkpoints::{Header, Kind, Tensor, unique_names};
 use crate::error::SynchronizeError;
+use slowmo_actors::ExchangeError;
 use slowmo_actors::ports::device::{TensorError, Tensors};
-use slowmo_protocol::model::ModelSize;
+use slowmo_protocol::model::{ModelSize, TensorDigests};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -39,15 +40,16 @@ fn has_name(tensor: &Tensor) -> bool {
     !name.starts_with("tensor ")
 }
 
-/// A digest of the names, dimensions, kinds and order of the tensors that have names; 0 if none
-/// has. Nodes whose digests differ do not train together: their models may have as many values, but
-/// not the same ones.
-pub(super) fn digest_of(tensors: &[Tensor]) -> u64 {
+/// Digests of the names, dimensions, kinds and order of the tensors; none if no tensor has a name.
+/// Nodes whose digests differ do not train together: their models may have as many values, but not
+/// the same ones.
+pub(super) fn digests_of(tensors: &[Tensor]) -> TensorDigests {
+    let mut digests = TensorDigests::default();
     if !tensors.iter().any(has_name) {
-        return 0;
+        return digests;
     }
     let mut digest = Xxh3::new();
-    for Tensor { name, shape, kind } in tensors.iter().filter(|tensor| has_name(tensor)) {
+    for Tensor { name, shape, kind } in tensors {
         // Lengths come first, so that no two lists give the same bytes.
         digest.update(&[u8::from(*kind == Kind::Buffer)]);
         digest.update(&(name.len() as u64).to_le_bytes());
@@ -56,8 +58,28 @@ pub(super) fn digest_of(tensors: &[Tensor]) -> u64 {
         for dimension in shape {
             digest.update(&(*dimension as u64).to_le_bytes());
         }
+        digests.add(digest.digest());
     }
-    digest.digest()
+    digests
+}
+
+/// Names this node's tensors among which the first is that differs, if that is why it got into no
+/// view.
+pub(super) fn with_tensors(error: ExchangeError, own: &[Tensor]) -> SynchronizeError {
+    let range = match &error {
+        ExchangeError::Bootstrapping(error) => error.other_tensors(),
+        _ => None,
+    };
+    let Some(range) = range else {
+        return SynchronizeError::Exchange(error);
+    };
+    let before = (*range.start() as usize).saturating_sub(1).min(own.len());
+    let end = (*range.end() as usize).clamp(before, own.len());
+    let here = match &own[before..end] {
+        [] => format!("this node has only {} tensors", own.len()),
+        tensors => format!("here: {}", list_of(tensors)),
+    };
+    SynchronizeError::OtherModel { error, here }
 }
 
 impl Session {

@@ -32,7 +32,8 @@ impl Coordinator {
     }
 
     /// Time that a round waits for a live straggler.
-    pub(super) fn grace(&self) -> Span {
+    #[must_use]
+    pub fn grace(&self) -> Span {
         let changed = self.changed_settings().values.grace();
         changed.map_or(self.settings.grace, |grace| {
             capped_grace(grace, self.settings.round_timeout)

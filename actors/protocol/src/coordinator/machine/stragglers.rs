@@ -18,6 +18,9 @@ use std::collections::BTreeMap;
 
 /// Number of rounds in a row in which the others wait for a member that does not contribute.
 pub const MISSES_WAITED_FOR: u32 = 3;
+
+/// The most nodes that [`Coordinator::awaited`] names.
+pub const AWAITED_TOLD_MAX: usize = 8;
 /// Maximum number of rounds for which nobody waits for a member whose training goes on.
 pub const ROUNDS_UNWAITED_MAX: u64 = 256;
 
@@ -133,6 +136,30 @@ impl Coordinator {
     #[must_use]
     pub fn stragglers(&self) -> Vec<Straggler> {
         self.stragglers.list(self.place().round)
+    }
+
+    /// Members for whose contribution the round waits, if this node leads it: others have
+    /// contributed, these live, and the grace is not over. The first few, ascending.
+    #[must_use]
+    pub fn awaited(&self) -> Vec<NodeId> {
+        let (Some(deciding), Some(history)) = (&self.deciding, &self.history) else {
+            return Vec::new();
+        };
+        let is_open = deciding.decided.is_none() && !deciding.grace_over;
+        if deciding.contributed.is_empty() || !is_open || self.leader() != Some(self.me()) {
+            return Vec::new();
+        }
+        let awaited = |member: &&Member| {
+            !deciding.contributed.contains_key(&member.id)
+                && !self.is_gone(member)
+                && self.stragglers.are_waited_for(member, history.round)
+        };
+        let members = history.view.members().iter();
+        members
+            .filter(awaited)
+            .map(|member| member.id)
+            .take(AWAITED_TOLD_MAX)
+            .collect()
     }
 
     /// Whether the round waits for every member that lives.

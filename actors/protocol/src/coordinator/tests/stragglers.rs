@@ -52,6 +52,22 @@ fn stragglers(effects: &[Effect]) -> Option<&[Straggler]> {
 }
 
 #[test]
+fn the_leader_says_whom_a_round_waits_for() {
+    let mut leader = leader();
+    let mut other = self::leader();
+    assert_eq!(leader.machine.awaited(), [], "nobody contributed");
+    leader.contribute_to(spec(1));
+    assert_eq!(leader.machine.awaited(), [2, 3, 4].map(NodeId));
+    let all = Message::Contribute(contribution_to(spec(1)));
+    leader.hear_all(&[2, 3], &all);
+    assert_eq!(leader.machine.awaited(), [NodeId(4)]);
+    leader.wait(grace(&leader));
+    assert_eq!(leader.machine.awaited(), [], "the grace is over");
+    other.hear_all(&[2, 3, 4], &all);
+    assert_eq!(other.machine.awaited(), [NodeId(1)], "its own training");
+}
+
+#[test]
 fn after_a_few_misses_in_a_row_no_round_waits_for_a_member() {
     let mut leader = leader();
     for step in 1..=u64::from(MISSES_WAITED_FOR) {
