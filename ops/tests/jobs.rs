@@ -530,7 +530,7 @@ fn a_node_that_returns_without_leave_counts_as_crashed() {
     assert!(
         error.contains(&format!("{told}it starts again in 1 s (restart 1 of 1)"))
             && error.contains(&format!("{told}no other node of this job runs"))
-            && error.contains("no node ended well"),
+            && error.contains("error: no node finished its training; the last lines of node 1"),
         "{error}"
     );
 }

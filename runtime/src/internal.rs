@@ -44,7 +44,7 @@ pub mod discovery {
 
 /// The launcher that started this process.
 pub mod launcher {
-    pub use crate::last_report::LastReport;
+    pub use crate::last_report::{Departure, LastReport};
     pub use crate::launcher::{Answer, LAUNCHER_VARIABLE, Request, SOCKET_VARIABLE, watch};
 }
 

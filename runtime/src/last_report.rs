@@ -9,11 +9,20 @@ use std::path::{Path, PathBuf};
 /// Extension of the file; its name is that of the admin socket.
 const EXTENSION: &str = "end.json";
 
+/// How a node left its run in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Departure {
+    /// It was asked to leave before its training was over.
+    Drained,
+    /// Its training was over and called `leave()`.
+    Finished,
+}
+
 /// The last report of a node that was a member of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastReport {
-    /// Whether the node left its run in order: by `leave()`, or drained.
-    pub left: bool,
+    /// How the node left its run; `None` if it did not leave in order.
+    pub left: Option<Departure>,
     /// The inner step of its training.
     pub step: u64,
     /// Counts and errors of its parts of checkpoints, if it wrote any.
@@ -38,8 +47,8 @@ impl LastReport {
 #[derive(Debug, Default)]
 pub struct Reporter {
     path: Option<PathBuf>,
-    /// Whether the node left in order, which nothing that comes later changes.
-    left: Mutex<bool>,
+    /// How the node left in order, which nothing that comes later changes.
+    left: Mutex<Option<Departure>>,
 }
 
 impl Reporter {
@@ -52,13 +61,13 @@ impl Reporter {
     }
 
     /// Replaces the report by the present state of the node, if it was ever a member.
-    pub fn write(&self, left: bool, status: impl FnOnce() -> Status) {
+    pub fn write(&self, left: Option<Departure>, status: impl FnOnce() -> Status) {
         let Some(path) = &self.path else { return };
-        let mut has_left = self.left.lock();
-        *has_left |= left;
+        let mut known = self.left.lock();
+        *known = known.or(left);
         let status = status();
         let report = LastReport {
-            left: *has_left,
+            left: *known,
             step: status
                 .training
                 .map_or(status.step, |training| training.step),
@@ -66,16 +75,23 @@ impl Reporter {
         };
         let written = serde_json::to_vec(&report)
             .map_err(std::io::Error::other)
-            .and_then(|json| std::fs::write(path, json));
+            .and_then(|json| replace(path, &json));
         if let Err(error) = written {
             tracing::debug!(%error, "the launcher is not told how this node ends");
         }
     }
 
-    /// [`Reporter::write`] at the end of a node, where it was a member: a first report was written.
-    pub fn end(&self, status: impl FnOnce() -> Status) {
+    /// [`Reporter::write`] where the node was a member: a first report was written.
+    pub fn renew(&self, status: impl FnOnce() -> Status) {
         if self.path.as_ref().is_some_and(|path| path.exists()) {
-            self.write(false, status);
+            self.write(None, status);
         }
     }
+}
+
+/// Replaces a file as a whole: a node that is killed meanwhile leaves the report before.
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, bytes)?;
+    std::fs::rename(new, path)
 }

@@ -6,7 +6,7 @@ use crate::changes::SettingError;
 use crate::checkpoints::Checkpoints;
 use crate::error::WorkerError;
 use crate::executor::Executor;
-use crate::last_report::Reporter;
+use crate::last_report::{Departure, Reporter};
 use crate::marker::Marker;
 use crate::orders::{ask_for_checkpoint, set};
 use crate::status::{self, Status};
@@ -40,7 +40,7 @@ pub struct Node {
     devices: Vec<Arc<dyn Device>>,
     checkpoints: Arc<Checkpoints>,
     marker: Marker,
-    last_report: Reporter,
+    last_report: Arc<Reporter>,
     collective: Arc<dyn Collective>,
     supervisor: ActorRef<NodeSupervisorMessage>,
     executor: Mutex<Option<Executor>>,
@@ -69,7 +69,7 @@ impl Node {
             executor,
             closed,
             marker: Marker::default(),
-            last_report: Reporter::default(),
+            last_report: Arc::default(),
             _admin: None,
             http: None,
         }
@@ -92,21 +92,31 @@ impl Node {
         self
     }
 
-    /// Adds the last report, which is made when the node becomes a member and when it ends.
+    /// Adds the last report. It is made when the node becomes a member, and renewed with every part
+    /// of a checkpoint, since a killed node makes none at its end, and when the node ends.
     pub(crate) fn with_last_report(mut self, last_report: Reporter) -> Self {
-        self.last_report = last_report;
+        self.last_report = Arc::new(last_report);
+        let reporter = Arc::clone(&self.last_report);
+        // The context owns the checkpoints.
+        let context = Arc::downgrade(&self.context);
+        self.checkpoints.after_each_part(move || {
+            if let Some(context) = context.upgrade() {
+                reporter.renew(|| status::status(&context));
+            }
+        });
         self
     }
 
     /// Records that the node has become a member of the run of this name.
     pub(crate) fn joined(&self, run: Lineage) {
         self.marker.make(&run.to_string());
-        self.last_report.write(false, || self.status());
+        self.last_report.write(None, || self.status());
     }
 
-    /// Records that the training has ended because the node left in order.
+    /// Records that the training has ended because the node was asked to leave.
     pub(crate) fn drained(&self) {
-        self.last_report.write(true, || self.status());
+        let left = Some(Departure::Drained);
+        self.last_report.write(left, || self.status());
     }
 
     /// The store of the node's checkpoints.
@@ -172,7 +182,8 @@ impl Node {
     pub(crate) fn left(&self) {
         self.marker.remove();
         self.context.record_end(End::Left);
-        self.last_report.write(true, || self.status());
+        let left = Some(Departure::Finished);
+        self.last_report.write(left, || self.status());
     }
 
     pub(crate) fn drain(&self) {
@@ -326,7 +337,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         // A node that left in order has already recorded its end.
         self.context.record_end(End::Failed);
-        self.last_report.end(|| self.status());
+        self.last_report.renew(|| self.status());
         self.close();
         // A supervisor that has already stopped needs no message.
         _ = self.supervisor.cast(NodeSupervisorMessage::Stop);

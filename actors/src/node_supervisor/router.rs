@@ -81,6 +81,9 @@ pub async fn route(context: Arc<NodeContext>, mut events: mpsc::Receiver<Transpo
                 });
             }
             TransportEvent::Refused { remote, error } => {
+                if fault_of(&error) == DialFault::Stranger {
+                    context.actors.tell(In::StrangerDialed(remote));
+                }
                 if context.status.refused(remote, &error.to_string()) {
                     tracing::warn!(%remote, %error, "connection refused");
                 }

@@ -20,7 +20,7 @@ use reports::{bootstraps, is_bootstrapped, members_wait};
 use requests::answer;
 use restarts::{RESTARTS_MAX, Restarts, is_orderly};
 use serde::Serialize;
-use slowmo::internal::launcher::LastReport;
+use slowmo::internal::launcher::{Departure, LastReport};
 use slowmo_ops::jobs;
 use slowmo_ops::processes::signals::{catch_signals, caught, caught_again};
 use slowmo_ops::processes::{Group, Happening, NODES_MAX, Plan, supervise};
@@ -149,6 +149,8 @@ struct Launched {
 struct Over {
     /// Nodes that failed for good, in the order in which they did.
     failed: Vec<usize>,
+    /// Whether nodes finished their training: the others were drained.
+    finished: bool,
     /// How often others were started again.
     restarts: u64,
     checkpoints: Checkpoints,
@@ -194,24 +196,31 @@ impl Launch {
         plan.unprinted = printer.unprinted();
         let ended = if self.fail_fast {
             let ended = supervise(&plan, &mut |line| printer.line(line.clone()));
-            ended.map(|()| Over::default()).map_err(Into::into)
+            let over = Over {
+                finished: true,
+                ..Over::default()
+            };
+            ended.map(|()| over).map_err(Into::into)
         } else {
             self.elastic(&plan, console, &printer)
         };
         printer.finish();
         let Over {
             failed,
+            finished,
             restarts,
             checkpoints,
         } = ended?;
         let elapsed_s = start.elapsed().as_secs_f64();
-        let ended = if failed.is_empty() {
-            format!("all nodes ended well after {elapsed_s:.1} s{checkpoints}")
-        } else {
-            format!(
+        let ended = match (failed.is_empty(), finished) {
+            (true, true) => format!("all nodes ended well after {elapsed_s:.1} s{checkpoints}"),
+            (true, false) => {
+                format!("all nodes were drained within {elapsed_s:.1} s{checkpoints}")
+            }
+            (false, _) => format!(
                 "the job ended after {elapsed_s:.1} s; nodes {failed:?} had failed \
                  before{checkpoints}"
-            )
+            ),
         };
         let report = Launched {
             nodes: self.nodes,
@@ -225,7 +234,7 @@ impl Launch {
     }
 
     /// Runs the nodes, continues when some die, and carries out the requests of other commands.
-    /// Fails if no node ended well.
+    /// Fails if nodes failed and no other one finished its training.
     fn elastic(&self, plan: &Plan, console: Console, printer: &Printer) -> anyhow::Result<Over> {
         let name = self
             .job
@@ -241,24 +250,20 @@ impl Launch {
             leaving: BTreeSet::new(),
             restarts: Restarts::new(self.restart),
             failed: Vec::new(),
+            finished: 0,
             checkpoints: Checkpoints::default(),
         };
         if self.dashboard.is_some() {
             tell_page(job.name.clone(), console);
         }
         let mut node_gpus = gpus::of_plan(plan, self.on_gpu_loss)?;
-        let mut well = 0usize;
         while !job.is_over() || node_gpus.as_ref().is_some_and(NodeGpus::is_checking) {
             for happening in job.group.happenings() {
                 match happening {
                     Happening::Line(line) => printer.line(line),
                     Happening::Ended { node, status } if status.success() => {
-                        match job.returned_early(node) {
-                            Some(told) => printer.progress(job.ended_badly(node, &told, false)),
-                            None => {
-                                job.leaving.remove(&node);
-                                well += 1;
-                            }
+                        if let Some(told) = job.returned(node) {
+                            printer.progress(told);
                         }
                     }
                     Happening::Ended { node, status } => {
@@ -317,7 +322,10 @@ impl Launch {
                     }
                 });
                 for node in ended {
-                    all_left &= job.returned_early(node).is_none();
+                    let early = job
+                        .note_checkpoints(node)
+                        .is_some_and(|report| report.left.is_none());
+                    all_left &= !early;
                 }
                 let checkpoints = &job.checkpoints;
                 ensure!(
@@ -332,24 +340,17 @@ impl Launch {
                 bail!("ended by {signal}; all nodes were ended{checkpoints}");
             }
         }
-        // The first one failed by itself; the others may have failed because it was missing.
-        let first = job
-            .failed
-            .first()
-            .map(|node| (*node, job.group.last_lines(*node).join("\n    ")));
-        match first {
-            Some((node, lines)) if well == 0 => {
-                bail!(
-                    "no node ended well; the last lines of node {node}, which failed first:\n    \
-                     {lines}"
-                )
-            }
-            _ => Ok(Over {
-                failed: job.failed,
-                restarts: job.restarts.count(),
-                checkpoints: job.checkpoints,
-            }),
+        if job.finished == 0
+            && let Some(node) = job.failed.first()
+        {
+            bail!(job.why_none_finished(*node));
         }
+        Ok(Over {
+            failed: job.failed,
+            finished: job.finished > 0,
+            restarts: job.restarts.count(),
+            checkpoints: job.checkpoints,
+        })
     }
 }
 
@@ -381,6 +382,8 @@ struct Job {
     restarts: Restarts,
     /// Nodes that failed and do not wait to be started again.
     failed: Vec<usize>,
+    /// Nodes that finished their training, as opposed to those that were drained.
+    finished: usize,
     checkpoints: Checkpoints,
 }
 
@@ -394,17 +397,46 @@ impl Job {
         Some(report)
     }
 
-    /// The text for the user if a node that ended with success was a member of a run and did not
-    /// leave it in order: its training was not over.
-    fn returned_early(&mut self, node: usize) -> Option<String> {
-        let report = self.note_checkpoints(node)?;
-        let step = report.step;
-        (!report.left).then(|| {
-            format!(
-                "node {node} ended at step {step} without worker.leave(), which a training that is \
-                 over calls: it counts as failed"
-            )
-        })
+    /// Notes that a node ended with success. Returns the text for the user, unless its training was
+    /// over: it was drained, or it was a member of a run and did not leave it in order.
+    fn returned(&mut self, node: usize) -> Option<String> {
+        let report = self.note_checkpoints(node);
+        match report.map(|report| (report.left, report.step)) {
+            None | Some((Some(Departure::Finished), _)) => {
+                self.leaving.remove(&node);
+                self.finished += 1;
+                None
+            }
+            Some((Some(Departure::Drained), step)) => {
+                self.leaving.remove(&node);
+                Some(format!("node {node} was drained and left at step {step}"))
+            }
+            Some((None, step)) => {
+                let told = format!(
+                    "node {node} ended at step {step} without worker.leave(), which a training that \
+                     is over calls: it counts as failed"
+                );
+                Some(self.ended_badly(node, &told, false))
+            }
+        }
+    }
+
+    /// The reason why the job failed; `first` is the node that failed first. It failed by itself:
+    /// the others may have failed because it was missing.
+    fn why_none_finished(&self, first: usize) -> String {
+        let checkpoints = &self.checkpoints;
+        let lines = self.group.last_lines(first);
+        if lines.is_empty() {
+            return format!(
+                "no node finished its training; node {first} failed first and wrote nothing to \
+                 standard error{checkpoints}"
+            );
+        }
+        let lines = lines.join("\n    ");
+        format!(
+            "no node finished its training{checkpoints}; the last lines of node {first}, which \
+             failed first:\n    {lines}"
+        )
     }
 
     fn is_over(&self) -> bool {

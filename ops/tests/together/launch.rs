@@ -311,7 +311,7 @@ fn a_job_in_which_no_node_ends_well_has_failed() {
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(
-        error.contains("error: no node ended well; the last lines of node")
+        error.contains("error: no node finished its training; the last lines of node")
             && error.ends_with("    the reason\n"),
         "{error}"
     );

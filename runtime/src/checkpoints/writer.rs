@@ -19,7 +19,7 @@ use slowmo_protocol::sampler::{DecidedRound, samples_until};
 use slowmo_protocol::trace::Start;
 use slowmo_protocol::view::Member;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Longest text (cursor) that training code may add to a checkpoint, in bytes.
@@ -53,6 +53,19 @@ struct Shared {
     changed: Condvar,
     /// Used by the writer's thread only.
     verified: Mutex<Verified>,
+    after_each_part: AfterEachPart,
+}
+
+/// What the writer's thread does after each part, once it is set.
+#[derive(Default)]
+struct AfterEachPart(OnceLock<Box<dyn Fn() + Send + Sync>>);
+
+impl std::fmt::Debug for AfterEachPart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("AfterEachPart")
+            .field(&self.0.get().is_some())
+            .finish()
+    }
 }
 
 /// Settings of a writer.
@@ -189,6 +202,7 @@ impl Checkpoints {
             state: Mutex::new(state),
             changed: Condvar::new(),
             verified: Mutex::default(),
+            after_each_part: AfterEachPart::default(),
         });
         let writer = Arc::clone(&shared);
         std::thread::Builder::new()
@@ -206,6 +220,14 @@ impl Checkpoints {
     #[must_use]
     pub fn writes(&self) -> bool {
         self.shared.is_some()
+    }
+
+    /// Lets the writer's thread do this after each part, written or not, once the status tells of
+    /// it. Only the first call counts.
+    pub fn after_each_part(&self, then: impl Fn() + Send + Sync + 'static) {
+        if let Some(shared) = &self.shared {
+            _ = shared.after_each_part.0.set(Box::new(then));
+        }
     }
 
     /// The checkpoint that the bootstrap continues from.
@@ -352,6 +374,9 @@ impl Shared {
             }
             self.tell(&state);
             drop(state);
+            if let Some(then) = self.after_each_part.0.get() {
+                then();
+            }
             self.changed.notify_all();
         }
     }

@@ -65,6 +65,8 @@ pub enum In {
         /// That error, as text for an operator.
         error: String,
     },
+    /// A node of another cluster dialed this one from this address, and was refused.
+    StrangerDialed(SocketAddr),
     /// A control frame about membership arrived.
     Frame {
         /// Sender and its place in the history.

@@ -40,6 +40,9 @@ pub(super) struct Misfit {
     why: String,
     /// It refuses this node's dials now, and for this fault.
     refuses: Option<DialFault>,
+    /// It dialed this node, so it discovered this node's address too: its own is not of an earlier
+    /// run.
+    dials: bool,
 }
 
 /// Nodes that differ from this one and agree with each other.
@@ -99,6 +102,7 @@ impl Membership {
         out: &mut Outbox<Effect>,
     ) {
         let known = self.misfits.get(&address);
+        let dials = known.is_some_and(|known| known.dials);
         if known.is_none() && self.misfits.len() >= MEMBERS_MAX {
             return;
         }
@@ -112,8 +116,17 @@ impl Membership {
             error,
             why,
             refuses,
+            dials,
         };
         self.misfits.insert(address, misfit);
+    }
+
+    /// Notes that a node without this cluster's credentials dialed this one. Anybody may do that, so
+    /// it counts only where this node dialed that address, too.
+    pub(super) fn note_stranger(&mut self, address: SocketAddr) {
+        if let Some(misfit) = self.misfits.get_mut(&address) {
+            misfit.dials = true;
+        }
     }
 
     /// Compares this node and a peer. Returns how they differ; `None` if they may train together.
@@ -238,14 +251,14 @@ impl Membership {
     /// The addresses that refuse this node, as one side: whether they agree is not known.
     fn refusing(&self) -> Option<Side> {
         // An address of an earlier run may be another cluster's by now.
-        let counts = |fault: DialFault| {
-            fault == DialFault::IdTaken
-                || self.settings.join
-                || !self.settings.addresses_may_be_stale
+        let counts = |misfit: &Misfit| match misfit.refuses {
+            None => false,
+            Some(DialFault::IdTaken) => true,
+            Some(_) => self.settings.join || !self.settings.addresses_may_be_stale || misfit.dials,
         };
         let mut side: Option<Side> = None;
         for (address, misfit) in &self.misfits {
-            if !misfit.refuses.is_some_and(counts) {
+            if !counts(misfit) {
                 continue;
             }
             side.get_or_insert_with(|| Side {

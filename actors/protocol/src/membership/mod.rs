@@ -127,6 +127,7 @@ impl Machine for Membership {
                 fault,
                 error,
             } => self.note_failed_dial(address, tried_for, fault, error, out),
+            In::StrangerDialed(address) => self.note_stranger(address),
             In::Frame { header, message } => self.receive(header, *message, out),
             In::Down {
                 node,

@@ -28,6 +28,8 @@ const REPORTS: Rate = Rate {
     per_second: 1,
     burst: 16,
 };
+/// Shortest time between two warnings that tell how many refusals were not reported.
+const LEFT_OUT_WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// Shortest time between two warnings that packets are dropped.
 const FLOOD_WARNING_INTERVAL: Duration = Duration::from_secs(10);
 /// Dropped packets between two warnings below which nobody floods the node: some are always lost
@@ -106,6 +108,7 @@ struct Reports(Mutex<Reported>);
 struct Reported {
     bucket: Bucket,
     left_out: u64,
+    left_out_told: Instant,
 }
 
 impl Reports {
@@ -113,6 +116,7 @@ impl Reports {
         Self(Mutex::new(Reported {
             bucket: Bucket::full(REPORTS, Instant::now()),
             left_out: 0,
+            left_out_told: Instant::now(),
         }))
     }
 
@@ -123,11 +127,18 @@ impl Reports {
             reported.left_out += 1;
             return;
         }
-        let left_out = std::mem::take(&mut reported.left_out);
-        drop(reported);
-        if left_out > 0 {
-            tracing::warn!(left_out, "further connections were refused");
+        let is_due = reported.left_out_told.elapsed() >= LEFT_OUT_WARNING_INTERVAL;
+        if is_due && reported.left_out > 0 {
+            let left_out = std::mem::take(&mut reported.left_out);
+            reported.left_out_told = Instant::now();
+            tracing::warn!(
+                left_out,
+                last = %remote,
+                %error,
+                "further connections were refused, more than are named one by one"
+            );
         }
+        drop(reported);
         // An event that finds the queue full is only logged: nothing may block on strangers.
         let _ = node
             .events

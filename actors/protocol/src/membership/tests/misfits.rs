@@ -151,6 +151,29 @@ fn an_address_that_may_be_of_an_earlier_run_is_no_reason_to_give_up() {
 }
 
 #[test]
+fn an_address_whose_node_dials_this_one_is_not_of_an_earlier_run() {
+    let stale = |settings: &mut Settings| settings.addresses_may_be_stale = true;
+    let mut wrong = bench(2, 3, stale);
+    wrong.feed(In::StrangerDialed(member(1).address));
+    assert!(wrong.machine.misfits.is_empty(), "anybody may dial");
+    for other in [1, 3] {
+        wrong.feed(dial_failed(other, DialFault::Stranger, "another key"));
+    }
+    assert_eq!(gives_up(&wrong), None);
+    for other in [1, 3] {
+        wrong.feed(In::StrangerDialed(member(other).address));
+    }
+    // It is dialed again before it gives up.
+    wrong.feed(dial_failed(1, DialFault::Stranger, "another key"));
+    assert!(gives_up(&wrong).is_some());
+    let mut right = bench(1, 3, stale);
+    right.feed(dial_failed(2, DialFault::Stranger, "another key"));
+    right.feed(In::StrangerDialed(member(2).address));
+    right.connect(&peer(3, None));
+    assert_eq!(gives_up(&right), None);
+}
+
+#[test]
 fn a_joiner_that_every_known_address_refuses_gives_up_at_once() {
     let mut node = bench(9, 2, |settings| settings.join = true);
     node.feed(dial_failed(1, DialFault::Stranger, "another key"));
