@@ -238,7 +238,7 @@ impl NodeContext {
     /// Names a node that sent what no correct node sends, in the log and in the status.
     pub fn accuse(&self, node: slowmo_protocol::ident::NodeId, what: &Unsound) {
         if self.status.accuse(node, what) {
-            tracing::warn!(%node, %what, "a node sent what no correct node sends: it is refused");
+            tracing::warn!(%node, %what, "{}", what.charge());
         }
     }
 

@@ -73,6 +73,18 @@ pub struct CheckpointStatus {
     pub not_whole: u64,
 }
 
+impl CheckpointStatus {
+    /// The last error, if it is new and worth a line: the first one since a part was written, or
+    /// one whose number is a power of two. A disk that stays full fills no log.
+    #[must_use]
+    pub fn error_to_tell(&self, before: Option<&Self>) -> Option<&str> {
+        let failed_before = before.map_or(0, |before| before.failed);
+        let is_first = before.is_none_or(|before| before.error.is_none());
+        let told = self.failed > failed_before && (is_first || self.failed.is_power_of_two());
+        self.error.as_deref().filter(|_| told)
+    }
+}
+
 /// Members that live and have not contributed to a round that others have contributed to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Awaited {
@@ -361,16 +373,11 @@ impl StatusBoard {
         act(&mut self.timeline.lock())
     }
 
-    /// Sets the state of the node's parts of checkpoints. A new write error becomes an event.
+    /// Sets the state of the node's parts of checkpoints. A write error that is worth a line becomes
+    /// an event.
     pub fn checkpoints(&self, checkpoints: CheckpointStatus) {
         self.with(|status| {
-            let failed = status
-                .checkpoints
-                .as_ref()
-                .map_or(0, |before| before.failed);
-            if checkpoints.failed > failed
-                && let Some(error) = checkpoints.error.as_ref()
-            {
+            if let Some(error) = checkpoints.error_to_tell(status.checkpoints.as_ref()) {
                 note(
                     status,
                     format!("a part of a checkpoint was not written: {error}"),

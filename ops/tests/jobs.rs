@@ -516,6 +516,35 @@ fn with_restart_a_killed_node_comes_back_and_a_drained_one_does_not() {
 }
 
 #[test]
+fn a_job_whose_last_nodes_crash_has_failed_though_another_one_was_drained() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoints = folder.path().to_str().unwrap();
+    let settings = [
+        ("SLOWMO_BASE", "none"),
+        ("SLOWMO_TAU", "4"),
+        ("SLOWMO_BETA", "0.5"),
+        ("SLOWMO_CHECKPOINTS", checkpoints),
+        ("SLOWMO_CHECKPOINT_EVERY", "1"),
+    ];
+    let mut job = Job::start(3, &settings, &TRAINING);
+    let three = job.until_all(3, 2);
+    job.change(&["drain", "3"]);
+    job.until_all(2, round(&three));
+    let killed = job.change(&["kill", "1", "2"]);
+    assert_eq!(killed["killed"], serde_json::json!([1, 2]));
+    assert_eq!(job.launcher.0.wait().unwrap().code(), Some(1));
+    let errors = job.errors.join().unwrap();
+    assert!(
+        errors.contains("node 3 was drained and left at step ")
+            && errors.contains(
+                "error: no node finished its training; the last complete checkpoint is of step "
+            )
+            && errors.contains("; node 1 failed first and wrote nothing to standard error"),
+        "{errors}"
+    );
+}
+
+#[test]
 fn a_node_that_returns_without_leave_counts_as_crashed() {
     let task = r#"{"parameters":10,"steps":3,"returns_early":true}"#;
     let output = Command::new(env!("CARGO_BIN_EXE_slowmo"))

@@ -286,22 +286,24 @@ async fn answer(line: &str, answering: &Answering) -> Answer {
             tracing::warn!("an order over the admin socket: drain");
             context.actors.tell(membership::In::Drain)
         }
-        Request::Checkpoint => {
-            tracing::warn!("an order over the admin socket: checkpoint");
-            if let Err(error) = ask_for_checkpoint(context) {
+        Request::Checkpoint => match ask_for_checkpoint(context) {
+            Ok(()) => tracing::warn!("an order over the admin socket: checkpoint"),
+            Err(error) => {
+                tracing::warn!(%error, "an order over the admin socket was refused: checkpoint");
                 return Answer::Refused {
                     error: error.to_string(),
                 };
             }
-        }
-        Request::Set { key, value } => {
-            tracing::warn!(key, value, "an order over the admin socket: set");
-            if let Err(error) = set(context, &key, &value) {
+        },
+        Request::Set { key, value } => match set(context, &key, &value) {
+            Ok(()) => tracing::warn!(key, value, "an order over the admin socket: set"),
+            Err(error) => {
+                tracing::warn!(key, value, %error, "an order over the admin socket was refused: set");
                 return Answer::Refused {
                     error: error.to_string(),
                 };
             }
-        }
+        },
         Request::Dump => {
             return match dump(context, "asked for").await {
                 Ok(file) => Answer::Dumped { file },

@@ -70,6 +70,21 @@ pub enum Unsound {
     Unattempted,
 }
 
+impl Unsound {
+    /// What the sender is charged with, for an operator.
+    #[must_use]
+    pub const fn charge(&self) -> &'static str {
+        match self {
+            // An honest node with another training script sends it too.
+            Self::OtherRound(_) => {
+                "a node trains otherwise than most others: it is refused; start all nodes with the \
+                 same script and learning rate"
+            }
+            _ => "a node sent what no correct node sends: it is refused",
+        }
+    }
+}
+
 impl std::fmt::Display for Unsound {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

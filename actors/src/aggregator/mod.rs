@@ -453,8 +453,8 @@ impl AggregatorState {
         if !self.failed {
             tracing::warn!(
                 worker,
-                "a worker's handle was dropped without leave(): no checkpoint of the training's end \
-                 is written"
+                "a worker's handle was dropped without leave(): its training counts as unfinished; \
+                 one that is over calls leave()"
             );
         }
         self.fail(&error);

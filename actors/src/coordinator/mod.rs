@@ -48,11 +48,14 @@ use slowmo_protocol::node::{
 };
 use slowmo_protocol::policy::JoinerBuffers;
 use slowmo_protocol::sound::Unsound;
-use slowmo_protocol::time::Instant;
+use slowmo_protocol::time::{Instant, Span};
 use slowmo_protocol::trace::Event;
 use slowmo_protocol::wire::{Frame, Header, Message};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// A round that waits as long for a contribution leaves a warning.
+const LONG_WAIT: Span = Span::from_millis(5_000);
 
 /// Actor shell of the coordinator.
 pub struct CoordinatorActor;
@@ -174,10 +177,33 @@ impl CoordinatorState {
                 grace: machine.grace(),
             })
         };
-        if awaited != self.awaited {
-            self.context.status.awaits(awaited.clone());
-            self.awaited = awaited;
+        if awaited == self.awaited {
+            return;
         }
+        self.context.status.awaits(awaited.clone());
+        let before = std::mem::replace(&mut self.awaited, awaited);
+        if let Some(before) = before {
+            self.tell_long_wait(&before);
+        }
+    }
+
+    /// Tells that training stood still, once the round no longer waits as it did.
+    fn tell_long_wait(&self, before: &Awaited) {
+        let goes_on = |now: &Awaited| now.round == before.round;
+        let waited = self.context.clock.now().since(before.since);
+        if waited < LONG_WAIT || self.awaited.as_ref().is_some_and(goes_on) {
+            return;
+        }
+        let Awaited { round, nodes, .. } = before;
+        let nodes: Vec<String> = nodes.iter().map(NodeId::to_string).collect();
+        let what = format!(
+            "round {} waited {} s for the contribution of {}",
+            round.0,
+            waited.as_millis() / 1_000,
+            nodes.join(", ")
+        );
+        tracing::warn!("{what}");
+        self.context.status.event(what);
     }
 
     /// Whether the signatures that a frame carries are sound. Names a sender of false ones, and

@@ -667,11 +667,13 @@ fn a_checkpoint_whose_tensors_have_another_order_is_refused_by_name() {
     };
     train_named(["a", "b", "c"], 8, &config).unwrap();
     let refused = train_named(["c", "b", "a"], 12, &config).unwrap_err();
-    let told = "tensor 0 of the checkpoint of step 8 is a [300], this training lends c [300] there";
+    let told =
+        "tensor number 1 of the checkpoint of step 8 is a [300], this training lends c [300] there";
     assert!(refused.contains(told), "{refused}");
     // One was renamed, and the order of names changed with it.
     let refused = train_named(["b", "c", "z"], 12, &config).unwrap_err();
-    let told = "tensor 0 of the checkpoint of step 8 is a [300], this training lends b [300] there";
+    let told =
+        "tensor number 1 of the checkpoint of step 8 is a [300], this training lends b [300] there";
     assert!(refused.contains(told), "{refused}");
     // The same tensors may have got other names.
     let renamed = train_named(["x.a", "x.b", "x.c"], 12, &config).unwrap();

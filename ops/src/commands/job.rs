@@ -34,12 +34,16 @@ pub struct Scale {
     which: Which,
 }
 
-/// Let a node contribute once more, hand over and leave.
+/// Let nodes contribute once more, hand over and leave.
 #[derive(Debug, Args)]
 pub struct Drain {
-    /// The node's id.
-    #[arg(required_unless_present = "admin", conflicts_with = "admin")]
-    node: Option<usize>,
+    /// The nodes' ids.
+    #[arg(
+        value_name = "NODE",
+        required_unless_present = "admin",
+        conflicts_with = "admin"
+    )]
+    nodes: Vec<usize>,
     /// The node's own admin socket (key `admin`), for a node that no launcher started.
     #[arg(long, value_name = "SOCKET", conflicts_with = "job")]
     admin: Option<PathBuf>,
@@ -56,11 +60,12 @@ pub struct Drain {
     which: Which,
 }
 
-/// Kill a node's process (SIGKILL), as a crash would.
+/// Kill the processes of nodes (SIGKILL), as a crash would.
 #[derive(Debug, Args)]
 pub struct Kill {
-    /// The node's id.
-    node: usize,
+    /// The nodes' ids.
+    #[arg(value_name = "NODE", required = true)]
+    nodes: Vec<usize>,
     #[command(flatten)]
     which: Which,
 }
@@ -123,18 +128,15 @@ impl Drain {
                 &report,
             );
         }
-        let Some(node) = self.node else {
-            bail!("no node was named")
-        };
-        change(&self.which, Request::Drain { node })?.print("drain", console)
+        change_each(&self.which, &self.nodes, |node| Request::Drain { node })?
+            .print("drain", console)
     }
 }
 
 impl Kill {
     /// Runs the command.
     pub fn run(self, console: Console) -> anyhow::Result<()> {
-        let node = self.node;
-        change(&self.which, Request::Kill { node })?.print("kill", console)
+        change_each(&self.which, &self.nodes, |node| Request::Kill { node })?.print("kill", console)
     }
 }
 
@@ -152,6 +154,12 @@ struct Change {
 }
 
 impl Change {
+    fn add(&mut self, other: Self) {
+        self.joined.extend(other.joined);
+        self.drained.extend(other.drained);
+        self.killed.extend(other.killed);
+    }
+
     fn print(&self, command: &'static str, console: Console) -> anyhow::Result<()> {
         let parts = [
             ("started", &self.joined),
@@ -220,6 +228,27 @@ fn change(which: &Which, request: Request) -> anyhow::Result<Change> {
         killed,
         members_wait: None,
     })
+}
+
+/// Changes one node after another. A refused change ends this; the error names the nodes that were
+/// changed before.
+fn change_each(
+    which: &Which,
+    nodes: &[usize],
+    request: impl Fn(usize) -> Request,
+) -> anyhow::Result<Change> {
+    let mut all: Option<Change> = None;
+    for (at, node) in nodes.iter().enumerate() {
+        let one = change(which, request(*node)).map_err(|error| match nodes.get(..at) {
+            None | Some([]) => error,
+            Some(before) => error.context(format!("only {before:?} of {nodes:?} done")),
+        })?;
+        match &mut all {
+            None => all = Some(one),
+            Some(all) => all.add(one),
+        }
+    }
+    all.context("no node was named")
 }
 
 /// Report of `status`: the job as seen by the member that is furthest ahead, and every node.

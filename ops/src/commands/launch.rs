@@ -234,7 +234,7 @@ impl Launch {
     }
 
     /// Runs the nodes, continues when some die, and carries out the requests of other commands.
-    /// Fails if nodes failed and no other one finished its training.
+    /// Fails if no node finished its training, unless an operator drained those that were left.
     fn elastic(&self, plan: &Plan, console: Console, printer: &Printer) -> anyhow::Result<Over> {
         let name = self
             .job
@@ -251,6 +251,7 @@ impl Launch {
             restarts: Restarts::new(self.restart),
             failed: Vec::new(),
             finished: 0,
+            drained_last: false,
             checkpoints: Checkpoints::default(),
         };
         if self.dashboard.is_some() {
@@ -341,6 +342,7 @@ impl Launch {
             }
         }
         if job.finished == 0
+            && !job.drained_last
             && let Some(node) = job.failed.first()
         {
             bail!(job.why_none_finished(*node));
@@ -384,6 +386,9 @@ struct Job {
     failed: Vec<usize>,
     /// Nodes that finished their training, as opposed to those that were drained.
     finished: usize,
+    /// Whether the last node that ended by itself or by a drain was drained: an operator ended the
+    /// job.
+    drained_last: bool,
     checkpoints: Checkpoints,
 }
 
@@ -409,6 +414,7 @@ impl Job {
             }
             Some((Some(Departure::Drained), step)) => {
                 self.leaving.remove(&node);
+                self.drained_last = true;
                 Some(format!("node {node} was drained and left at step {step}"))
             }
             Some((None, step)) => {
@@ -428,8 +434,8 @@ impl Job {
         let lines = self.group.last_lines(first);
         if lines.is_empty() {
             return format!(
-                "no node finished its training; node {first} failed first and wrote nothing to \
-                 standard error{checkpoints}"
+                "no node finished its training{checkpoints}; node {first} failed first and wrote \
+                 nothing to standard error"
             );
         }
         let lines = lines.join("\n    ");
@@ -458,6 +464,7 @@ impl Job {
     /// Plans the restart of a node that ended with an error, unless it was asked to end; `told` is
     /// what happened. Returns the text for the user.
     fn ended_badly(&mut self, node: usize, told: &str, is_orderly: bool) -> String {
+        self.drained_last = false;
         let was_asked = self.leaving.remove(&node) || is_orderly;
         let planned = if was_asked {
             None

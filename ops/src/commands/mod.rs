@@ -55,7 +55,7 @@ pub enum Command {
     Scale(job::Scale),
     /// Let a node hand over and leave.
     Drain(job::Drain),
-    /// Kill a node's process, as a crash would.
+    /// Kill the processes of nodes, as a crash would.
     Kill(job::Kill),
     /// Change a setting of the running job.
     Set(set::Set),

@@ -363,13 +363,17 @@ impl Shared {
                     state.told.error = None;
                 }
                 Err(error) => {
-                    tracing::error!(
-                        %error,
-                        step = header.step,
-                        "this node's part of a checkpoint was not written: training continues"
-                    );
+                    let before = state.told.clone();
                     state.told.failed += 1;
                     state.told.error = Some(error.to_string());
+                    if state.told.error_to_tell(Some(&before)).is_some() {
+                        tracing::error!(
+                            %error,
+                            step = header.step,
+                            failed = state.told.failed,
+                            "this node's part of a checkpoint was not written: training continues"
+                        );
+                    }
                 }
             }
             self.tell(&state);

@@ -132,19 +132,21 @@ pub(super) fn compare_tensors(header: &Header, own: &[Tensor]) -> Result<(), Syn
     };
     let (in_checkpoint, lent) = (told(kept.get(at)), told(own.get(at)));
     let step = header.step;
+    // Counted from 1, as where nodes lend other tensors.
+    let number = at + 1;
     if refused.is_some() {
         return Err(SynchronizeError::Checkpoint(format!(
-            "tensor {at} of the checkpoint of step {step} is {in_checkpoint}, this training lends \
-             {lent} there: lend the same tensors in the same order, or begin anew with another \
-             folder (key checkpoints) or with resume = none"
+            "tensor number {number} of the checkpoint of step {step} is {in_checkpoint}, this \
+             training lends {lent} there: lend the same tensors in the same order, or begin anew \
+             with another folder (key checkpoints) or with resume = none"
         )));
     }
     tracing::warn!(
         step,
         in_checkpoint,
         lent,
-        "the checkpoint's tensor {at} has another name or shape: its values go to this training's \
-         tensors in order, which is right only if these are the same tensors"
+        "the checkpoint's tensor number {number} has another name or shape: its values go to this \
+         training's tensors in order, which is right only if these are the same tensors"
     );
     Ok(())
 }

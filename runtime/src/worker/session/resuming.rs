@@ -32,8 +32,9 @@ impl Session {
             return Ok(None);
         };
         let header = resumed.checkpoint().header();
-        fits(header, sizes)?;
+        // It names tensors, where `fits` has only their sizes.
         compare_tensors(header, tensors)?;
+        fits(header, sizes)?;
         self.resume_samples(header)?;
         self.step = Step(header.step);
         if self.index != 0 {
@@ -249,8 +250,8 @@ fn fits(header: &Header, sizes: Sizes) -> Result<(), SynchronizeError> {
     let buffers = elements.saturating_sub(*parameters);
     Err(SynchronizeError::Checkpoint(format!(
         "the checkpoint of step {step} holds {kept} parameters and {buffers} values of buffers, \
-         this training lends {} and {}: lend the same parameters and buffers, with the same key \
-         buffers",
+         this training lends {} and {}: lend the same parameters and buffers, and give the key \
+         buffers the value that it had",
         sizes.parameters,
         sizes.model + sizes.optimizer
     )))
