@@ -223,6 +223,27 @@ fn one_host_with_a_wrong_setting_or_key_ends_and_the_others_wait_for_it() {
 }
 
 #[test]
+fn a_host_with_a_wrong_key_ends_where_a_folder_names_the_hosts() {
+    let hosts = Hosts::new(3);
+    let key = hosts.key("other.key");
+    let folder = tempfile::tempdir().unwrap();
+    let found = [
+        ("SLOWMO_PEERS", ""),
+        ("SLOWMO_RENDEZVOUS", folder.path().to_str().unwrap()),
+    ];
+    let mut others = [1, 2].map(|host| hosts.start(host, &found));
+    let wrong = ("SLOWMO_CLUSTER_KEY_FILE", key.to_str().unwrap());
+    let last = ended(hosts.start(3, &[found[0], found[1], wrong]));
+    assert!(
+        last.starts_with("error: ") && last.contains("not issued under this cluster's key"),
+        "{last}"
+    );
+    assert!(others.iter_mut().all(Node::is_running));
+    let mut third = hosts.start(3, &found);
+    third.until("they bootstrap", |status| nodes(status).len() == 3);
+}
+
+#[test]
 fn a_joiner_is_told_at_once_what_keeps_it_out() {
     let hosts = Hosts::new(2);
     let key = hosts.key("other.key");
