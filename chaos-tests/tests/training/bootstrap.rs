@@ -397,7 +397,7 @@ fn an_address_of_an_earlier_run_is_no_obstacle() {
 }
 
 #[test]
-fn a_key_that_is_wrong_in_a_rendezvous_is_named_in_the_end() {
+fn a_key_that_is_wrong_in_a_rendezvous_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let start = |id, byte| {
         let rendezvous = Some(folder.path().into());
@@ -416,15 +416,10 @@ fn a_key_that_is_wrong_in_a_rendezvous_is_named_in_the_end() {
             values: 8,
         }
     };
+    // Each gives up once it knows that the other one is there, too: the second one perhaps only
+    // when the time to meet is over.
     for told in told(vec![start(1, 1), start(2, 2)]) {
-        assert_says(
-            &told,
-            &[
-                "only 1 of min_nodes = 2",
-                "is refused",
-                "give every node the same cluster_key",
-            ],
-        );
+        assert_says(&told, &["give every node the same cluster_key"]);
     }
 }
 
