@@ -6,7 +6,10 @@
 //! the second secret, and the kernel tells each end that the other runs as the same user. If any of
 //! this is not so, streams go over QUIC as between hosts.
 //!
-//! The connection stays: it tells that the peer is alive, and its end ends the streams.
+//! A receiver that has read a stream to its end says so, and waits for the next one on the same
+//! socket: what a socket costs is much beside the values of a small model.
+//!
+//! The QUIC connection stays: it tells that the peer is alive, and its end ends the streams.
 
 use super::bulk::Delivering;
 use super::close::error_text;
@@ -15,21 +18,23 @@ use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{Counted, Session};
 use async_trait::async_trait;
 use bytes::{Buf, Bytes, BytesMut};
+use parking_lot::Mutex;
 use quinn::Connection;
 use ring::hmac::{HMAC_SHA256, Key, sign, verify};
 use slowmo_actors::ports::transport::{
     BulkError, BulkReceiver, BulkSender, DownReason, Share, TransportEvent,
 };
 use slowmo_protocol::wire::BULK_HEADER_BYTES_MAX;
+use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net as sync;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 /// Streams that one peer may have open, like [`super::settings::STREAMS_MAX`] of a connection.
@@ -41,6 +46,12 @@ const HEADER_WAIT_MAX: Duration = Duration::from_secs(2);
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes that the kernel may hold of a stream; it grants at most net.core.wmem_max.
 const SOCKET_BUFFER_BYTES: usize = 1 << 20;
+/// Bytes that a receiver reads at once where less is wanted. Larger reads go past this buffer.
+const READ_BUFFER_BYTES: usize = 8 << 10;
+/// Sockets to one peer that wait for their next stream.
+const IDLE_MAX: usize = 8;
+/// The byte by which a receiver says that it has read a stream to its end.
+const RECEIVED: u8 = 1;
 /// Beginning of the sockets' names, by which an operator knows them.
 const NAME_PREFIX: &str = "slowmo-";
 /// Length of each secret and of the proof.
@@ -53,6 +64,8 @@ const LENGTH_BYTES: usize = 4;
 struct Secrets {
     name: String,
     proof: Key,
+    /// The user as whom this process runs.
+    user: u32,
 }
 
 impl Secrets {
@@ -67,6 +80,7 @@ impl Secrets {
         Some(Self {
             name: NAME_PREFIX.to_owned() + &digits.collect::<String>(),
             proof: Key::new(HMAC_SHA256, &derive(b"slowmo same host: proof")?),
+            user: own_user()?,
         })
     }
 
@@ -81,6 +95,11 @@ impl Secrets {
     fn proves(&self, proof: &[u8]) -> bool {
         verify(&self.proof, self.name.as_bytes(), proof).is_ok()
     }
+
+    /// Whether the other end runs as the same user.
+    fn is_own_user(&self, stream: &UnixStream) -> bool {
+        stream.peer_cred().is_ok_and(|peer| peer.uid() == self.user)
+    }
 }
 
 /// Whether the dialer of an accepted connection has an address of this machine.
@@ -90,13 +109,10 @@ fn is_here(connection: &Connection) -> bool {
         || connection.local_ip().map(|ip| IpAddr::to_canonical(&ip)) == Some(remote)
 }
 
-/// Whether both ends run as the same user.
-fn is_own_user(stream: &UnixStream) -> bool {
-    let own = UnixStream::pair().and_then(|(one, _other)| one.peer_cred());
-    match (own, stream.peer_cred()) {
-        (Ok(own), Ok(peer)) => own.uid() == peer.uid(),
-        _ => false,
-    }
+/// The user as whom this process runs, as the kernel tells a peer.
+fn own_user() -> Option<u32> {
+    let (one, _other) = UnixStream::pair().ok()?;
+    one.peer_cred().ok().map(|peer| peer.uid())
 }
 
 /// The accepting end of a connection's streams.
@@ -154,48 +170,112 @@ impl Listener {
                 tokio::time::sleep(REFUSED_PAUSE).await;
                 continue;
             };
-            let secrets = Arc::clone(&self.secrets);
-            let receiver = Receiver {
-                stream,
-                left: 0,
-                ended: false,
+            let incoming = Incoming {
+                secrets: Arc::clone(&self.secrets),
                 connection: connection.clone(),
                 session: Arc::clone(&session),
                 bytes: Arc::clone(&bytes),
-                _permit: permit,
             };
-            let session = Arc::clone(&session);
             let accepted = Arc::clone(&accepted);
             tokio::spawn(async move {
-                let begun = timeout(HEADER_WAIT_MAX, receiver.begin(&secrets)).await;
-                // Whoever does not begin as the peer does is nobody.
-                if let Ok(Some((header, receiver))) = begun {
-                    accepted.mark_used();
-                    deliver(&session, header, receiver).await;
-                }
+                incoming.deliver_all(stream, &accepted).await;
+                drop(permit);
             });
         }
     }
 }
 
-async fn deliver(session: &Session, header: Result<Bytes, usize>, receiver: Receiver) {
-    let header = match header {
-        Ok(header) => header,
-        Err(length) => {
-            let violation =
-                format!("a stream header of {length} bytes, the bound is {BULK_HEADER_BYTES_MAX}");
-            return session.close(DownReason::ProtocolViolation(violation));
+/// A socket of the peer, and the streams on it, one after the other.
+struct Incoming {
+    secrets: Arc<Secrets>,
+    connection: Connection,
+    session: Arc<Session>,
+    bytes: Arc<SameHostBytes>,
+}
+
+impl Incoming {
+    /// Delivers streams until one is not read to its end, or the connection ends.
+    async fn deliver_all(&self, stream: UnixStream, accepted: &Accepted) {
+        let mut stream = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
+        let first = timeout(HEADER_WAIT_MAX, async {
+            self.is_proved(&mut stream).await?;
+            read_header(&mut stream).await
+        });
+        // Whoever does not begin as the peer does is nobody.
+        let Ok(Some(mut header)) = first.await else {
+            return;
+        };
+        accepted.mark_used();
+        loop {
+            let Some(read) = self.deliver(header, stream).await else {
+                return;
+            };
+            stream = read;
+            let next = tokio::select! {
+                biased;
+                next = read_header(&mut stream) => next,
+                _ = self.connection.closed() => return,
+            };
+            let Some(next) = next else { return };
+            header = next;
         }
-    };
-    let from = session.peer.node;
-    let _ = session
-        .deliver(TransportEvent::Bulk {
-            from,
+    }
+
+    /// Reads the proof; `None` if the sender is not the peer.
+    async fn is_proved(&self, stream: &mut BufReader<UnixStream>) -> Option<()> {
+        if !self.secrets.is_own_user(stream.get_ref()) {
+            return None;
+        }
+        let mut proof = [0; SECRET_BYTES];
+        stream.read_exact(&mut proof).await.ok()?;
+        self.secrets.proves(&proof).then_some(())
+    }
+
+    /// Delivers one stream. Returns the socket once the stream was read to its end.
+    async fn deliver(
+        &self,
+        header: Result<Bytes, usize>,
+        stream: BufReader<UnixStream>,
+    ) -> Option<BufReader<UnixStream>> {
+        let header = match header {
+            Ok(header) => header,
+            Err(length) => {
+                let violation = format!(
+                    "a stream header of {length} bytes, the bound is {BULK_HEADER_BYTES_MAX}"
+                );
+                self.session.close(DownReason::ProtocolViolation(violation));
+                return None;
+            }
+        };
+        let (give_back, given_back) = oneshot::channel();
+        let receiver = Receiver {
+            stream: Some((stream, give_back)),
+            left: 0,
+            connection: self.connection.clone(),
+            session: Arc::clone(&self.session),
+            bytes: Arc::clone(&self.bytes),
+        };
+        let event = TransportEvent::Bulk {
+            from: self.session.peer.node,
             header,
             stream: Box::new(receiver),
             share: Share::default(),
-        })
-        .await;
+        };
+        self.session.deliver(event).await.ok()?;
+        given_back.await.ok()
+    }
+}
+
+/// Reads a header; `None` if the socket ends before. A header that is too long is told by its
+/// length.
+async fn read_header(stream: &mut BufReader<UnixStream>) -> Option<Result<Bytes, usize>> {
+    let length = stream.read_u32_le().await.ok()? as usize;
+    if length > BULK_HEADER_BYTES_MAX {
+        return Some(Err(length));
+    }
+    let mut header = BytesMut::zeroed(length);
+    stream.read_exact(&mut header).await.ok()?;
+    Some(Ok(header.freeze()))
 }
 
 /// The error of a socket that the other end closed: with its connection, or alone.
@@ -209,54 +289,52 @@ fn ended(connection: &Connection) -> BulkError {
 
 /// The receiving end of a stream.
 struct Receiver {
-    stream: UnixStream,
+    /// The socket, and where it goes at the end of the stream; `None` after that.
+    stream: Option<(
+        BufReader<UnixStream>,
+        oneshot::Sender<BufReader<UnixStream>>,
+    )>,
     /// Bytes of the current piece that are not read yet.
     left: usize,
-    /// Whether the end was read.
-    ended: bool,
     connection: Connection,
     session: Arc<Session>,
     bytes: Arc<SameHostBytes>,
-    _permit: tokio::sync::OwnedSemaphorePermit,
 }
 
 impl Receiver {
-    /// Reads the proof and the header; `None` if the sender is not the peer. A header that is too
-    /// long is told by its length.
-    async fn begin(mut self, secrets: &Secrets) -> Option<(Result<Bytes, usize>, Self)> {
-        if !is_own_user(&self.stream) {
-            return None;
-        }
-        let mut proof = [0; SECRET_BYTES];
-        self.stream.read_exact(&mut proof).await.ok()?;
-        if !secrets.proves(&proof) {
-            return None;
-        }
-        let length = self.stream.read_u32_le().await.ok()? as usize;
-        if length > BULK_HEADER_BYTES_MAX {
-            return Some((Err(length), self));
-        }
-        let mut header = BytesMut::zeroed(length);
-        self.stream.read_exact(&mut header).await.ok()?;
-        Some((Ok(header.freeze()), self))
-    }
-
     /// Begins the next piece if the current one is read; its length is 0 at the end of the stream.
     async fn piece(&mut self) -> Result<usize, BulkError> {
-        if self.left == 0 && !self.ended {
+        if self.left == 0 && self.stream.is_some() {
             let mut length = [0; LENGTH_BYTES];
             self.fill(&mut length).await?;
             self.left = u32::from_le_bytes(length) as usize;
-            self.ended = self.left == 0;
+            if self.left == 0 {
+                self.give_back();
+            }
         }
         Ok(self.left)
     }
 
+    /// Tells the sender that the stream was read, and waits for the next one on its socket.
+    fn give_back(&mut self) {
+        let Some((stream, give_back)) = self.stream.take() else {
+            return;
+        };
+        // Nothing else is written on this end, so there is room for the byte. A peer that is not
+        // told opens another socket.
+        if stream.get_ref().try_write(&[RECEIVED]).is_ok() {
+            _ = give_back.send(stream);
+        }
+    }
+
     /// Fills `into` from the socket. What the peer wrote is read also after its connection ended.
     async fn fill(&mut self, into: &mut [u8]) -> Result<(), BulkError> {
+        let Some((stream, _)) = &mut self.stream else {
+            return Err(BulkError::EndedEarly);
+        };
         let read = tokio::select! {
             biased;
-            read = self.stream.read_exact(into) => read,
+            read = stream.read_exact(into) => read,
             reason = self.connection.closed() => return Err(BulkError::Broken(error_text(&reason))),
         };
         read.map_err(|_| ended(&self.connection))?;
@@ -296,6 +374,8 @@ pub(super) struct Path {
     secrets: Arc<Secrets>,
     connection: Connection,
     bytes: Arc<SameHostBytes>,
+    /// Sockets whose last stream is written, the oldest first; at most [`IDLE_MAX`].
+    idle: Arc<Mutex<VecDeque<UnixStream>>>,
 }
 
 impl Path {
@@ -306,6 +386,7 @@ impl Path {
             secrets: Arc::new(Secrets::of(connection)?),
             connection: connection.clone(),
             bytes: Arc::clone(bytes),
+            idle: Arc::default(),
         };
         // The stream is dropped without a proof, which the other end ignores.
         path.connect().await.ok().map(|_stream| path)
@@ -323,10 +404,34 @@ impl Path {
         // A smaller buffer only costs speed.
         let _ = socket2::SockRef::from(&stream).set_send_buffer_size(SOCKET_BUFFER_BYTES);
         let stream = UnixStream::from_std(stream)?;
-        if is_own_user(&stream) {
+        if self.secrets.is_own_user(&stream) {
             Ok(stream)
         } else {
             Err(io::Error::from(io::ErrorKind::PermissionDenied))
+        }
+    }
+
+    /// A socket whose last stream the receiver has read to its end.
+    fn reused(&self) -> Option<UnixStream> {
+        let mut idle = self.idle.lock();
+        for _ in 0..idle.len() {
+            let stream = idle.pop_front()?;
+            let mut told = [0; 1];
+            match stream.try_read(&mut told) {
+                Ok(1) => return Some(stream),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => idle.push_back(stream),
+                // The receiver closed it.
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Keeps a socket whose stream is written for the next one.
+    fn keep(&self, stream: UnixStream) {
+        let mut idle = self.idle.lock();
+        if idle.len() < IDLE_MAX {
+            idle.push_back(stream);
         }
     }
 
@@ -336,19 +441,23 @@ impl Path {
         delivering: &Delivering,
         header: &[u8],
     ) -> Result<Box<dyn BulkSender>, BulkError> {
-        let stream = self
-            .connect()
-            .await
-            .map_err(|error| BulkError::Broken(error.to_string()))?;
-        let mut sender = Sender {
-            stream,
-            connection: self.connection.clone(),
-            bytes: Arc::clone(&self.bytes),
-            _used: delivering.used(),
+        let mut first = BytesMut::new();
+        let stream = match self.reused() {
+            Some(stream) => stream,
+            None => {
+                first.extend_from_slice(&self.secrets.proof());
+                self.connect()
+                    .await
+                    .map_err(|error| BulkError::Broken(error.to_string()))?
+            }
         };
-        let mut first = BytesMut::from(&self.secrets.proof()[..]);
         first.extend_from_slice(&(header.len() as u32).to_le_bytes());
         first.extend_from_slice(header);
+        let mut sender = Sender {
+            stream,
+            path: self.clone(),
+            _used: delivering.used(),
+        };
         sender.write(first.freeze()).await?;
         Ok(Box::new(sender))
     }
@@ -358,8 +467,7 @@ impl Path {
 /// receiver takes as a reset.
 struct Sender {
     stream: UnixStream,
-    connection: Connection,
-    bytes: Arc<SameHostBytes>,
+    path: Path,
     _used: Counted,
 }
 
@@ -367,17 +475,17 @@ impl Sender {
     async fn write(&mut self, mut bytes: impl Buf) -> Result<(), BulkError> {
         let written = tokio::select! {
             biased;
-            reason = self.connection.closed() => return Err(BulkError::Broken(error_text(&reason))),
+            reason = self.path.connection.closed() => return Err(BulkError::Broken(error_text(&reason))),
             written = self.stream.write_all_buf(&mut bytes) => written,
         };
-        written.map_err(|_| ended(&self.connection))
+        written.map_err(|_| ended(&self.path.connection))
     }
 }
 
 #[async_trait]
 impl BulkSender for Sender {
     async fn send(&mut self, mut chunk: Bytes) -> Result<(), BulkError> {
-        self.bytes.count_sent(chunk.len());
+        self.path.bytes.count_sent(chunk.len());
         while !chunk.is_empty() {
             let piece = chunk.split_to(chunk.len().min(u32::MAX as usize));
             let length = (piece.len() as u32).to_le_bytes();
@@ -387,7 +495,14 @@ impl BulkSender for Sender {
     }
 
     async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {
-        self.write(&[0; LENGTH_BYTES][..]).await
+        self.write(&[0; LENGTH_BYTES][..]).await?;
+        let Self {
+            stream,
+            path,
+            _used,
+        } = *self;
+        path.keep(stream);
+        Ok(())
     }
 
     fn reset(self: Box<Self>) {
