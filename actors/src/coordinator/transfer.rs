@@ -4,7 +4,7 @@
 use super::signing::is_signed;
 use crate::buffers::{ChunkedBuffer, chunks};
 use crate::context::NodeContext;
-use crate::data::{Arrived, Buffers, Coding, ReadError, ShardState, check};
+use crate::data::{Arrived, Buffers, Coding, Gathered, ReadError, ShardState, check};
 use crate::ports::transport::{BulkError, BulkReceiver, BulkSender};
 use bytes::Bytes;
 use slowmo_protocol::coordinator::{Attempt, Claim, Statement, Voter};
@@ -84,7 +84,10 @@ pub async fn open(
             Err(BulkError::NotConnected(_)) if Instant::now() < give_up => {
                 tokio::time::sleep(CONNECT_LOOK_INTERVAL).await
             }
-            opened => return opened.map(|stream| context.metrics.counts_sent(&content, stream)),
+            opened => {
+                let stream = context.metrics.counts_sent(&content, opened?);
+                return Ok(Box::new(Gathered::new(stream)));
+            }
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Values that travel between the actors of a node: contributions, shard states, encoded chunks.
 
 mod encoding;
+mod gathered;
 mod payload;
 mod received;
 mod whole;
 
 pub use encoding::{Coding, Encoder, ErrorFeedback, Sum, Update, is_encoded};
+pub use gathered::Gathered;
 pub use payload::Payload;
 pub use received::{ReadError, check, unsound};
 pub use whole::WholeState;

@@ -2,8 +2,8 @@
 
 use crate::buffers::{CHUNK_ELEMENTS, ChunkedBuffer, Pool, chunks};
 use crate::context::NodeContext;
-use crate::data::{Arrived, Payload, ReadError, check};
-use crate::ports::transport::BulkError;
+use crate::data::{Arrived, Gathered, Payload, ReadError, check};
+use crate::ports::transport::{BulkError, BulkSender};
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::gossip_peer::Plan;
 use slowmo_protocol::ident::NodeId;
@@ -31,10 +31,9 @@ pub async fn send(
     }
     .encode()
     .map_err(|error| BulkError::Broken(error.to_string()))?;
-    let mut stream = context.metrics.counts_sent(
-        &content,
-        context.transport.open_bulk(to, header.into()).await?,
-    );
+    let stream = context.transport.open_bulk(to, header.into()).await?;
+    let stream = context.metrics.counts_sent(&content, stream);
+    let mut stream = Box::new(Gathered::new(stream));
     for chunk in values.bytes() {
         stream.send(chunk).await?;
     }
