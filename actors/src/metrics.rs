@@ -145,6 +145,11 @@ impl BulkSender for Sent {
         self.stream.finish().await
     }
 
+    async fn finish_with(self: Box<Self>, last: Bytes) -> Result<(), BulkError> {
+        self.bytes.inc_by(last.len() as u64);
+        self.stream.finish_with(last).await
+    }
+
     fn reset(self: Box<Self>) {
         self.stream.reset();
     }

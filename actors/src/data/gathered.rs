@@ -51,8 +51,11 @@ impl BulkSender for Gathered {
     }
 
     async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {
-        self.send_kept().await?;
-        self.stream.finish().await
+        if self.kept.is_empty() {
+            return self.stream.finish().await;
+        }
+        let kept = self.kept.split().freeze();
+        self.stream.finish_with(kept).await
     }
 
     fn reset(self: Box<Self>) {

@@ -108,6 +108,15 @@ pub trait BulkSender: Send {
     /// The connection broke or the receiver stopped the stream.
     async fn finish(self: Box<Self>) -> Result<(), BulkError>;
 
+    /// Sends the last chunk and marks the end of the stream, at one stroke where the transport can.
+    ///
+    /// # Errors
+    /// Those of [`BulkSender::send`] and [`BulkSender::finish`].
+    async fn finish_with(mut self: Box<Self>, last: Bytes) -> Result<(), BulkError> {
+        self.send(last).await?;
+        self.finish().await
+    }
+
     /// Ends the stream at once; the receiver sees [`BulkError::Reset`].
     fn reset(self: Box<Self>);
 }

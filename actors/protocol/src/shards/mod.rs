@@ -45,6 +45,11 @@ use std::ops::Range;
 
 /// Maximum number of shards of a vector.
 pub const SHARDS_MAX: usize = 512;
+/// Number of shards below which [`SHARD_ELEMENTS_MIN`] makes no fewer: enough for small clusters to
+/// share the work evenly.
+pub const SHARDS_MIN: usize = 16;
+/// Fewest values of a shard of a vector that has enough.
+pub const SHARD_ELEMENTS_MIN: usize = 1_024;
 /// Alignment of the shards of a large vector, in elements: they start at multiples of the block of
 /// the int8 wire type.
 pub const SHARD_ALIGNMENT: usize = 256;
@@ -60,12 +65,17 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Cuts `elements` values into at most [`SHARDS_MAX`] shards, fewer for small vectors (about as
-    /// many as each has values), because each shard has a fixed cost. Each shard but the last has
-    /// the same length.
+    /// Cuts `elements` values into at most [`SHARDS_MAX`] shards. Each has a fixed cost, so it has
+    /// [`SHARD_ELEMENTS_MIN`] values or more, unless there are less than [`SHARDS_MIN`] then; of
+    /// even smaller vectors there are about as many shards as each has values. Each shard but the
+    /// last has the same length.
     #[must_use]
     pub fn new(elements: usize) -> Self {
-        let even = elements.div_ceil(SHARDS_MAX).max(elements.isqrt()).max(1);
+        let count = (elements / SHARD_ELEMENTS_MIN).clamp(SHARDS_MIN, SHARDS_MAX);
+        let even = elements
+            .div_ceil(count)
+            .max(elements.isqrt().min(SHARD_ELEMENTS_MIN))
+            .max(1);
         let shard_elements = if even >= SHARD_ALIGNMENT {
             even.next_multiple_of(SHARD_ALIGNMENT)
         } else {

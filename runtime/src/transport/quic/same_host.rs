@@ -441,8 +441,10 @@ impl Path {
         delivering: &Delivering,
         header: &[u8],
     ) -> Result<Box<dyn BulkSender>, BulkError> {
+        let reused = self.reused();
+        let is_new = reused.is_none();
         let mut first = BytesMut::new();
-        let stream = match self.reused() {
+        let stream = match reused {
             Some(stream) => stream,
             None => {
                 first.extend_from_slice(&self.secrets.proof());
@@ -455,10 +457,14 @@ impl Path {
         first.extend_from_slice(header);
         let mut sender = Sender {
             stream,
+            unsent: first.freeze(),
             path: self.clone(),
             _used: delivering.used(),
         };
-        sender.write(first.freeze()).await?;
+        // The other end waits only so long for the beginning of a new socket's first stream.
+        if is_new {
+            sender.write(Bytes::new()).await?;
+        }
         Ok(Box::new(sender))
     }
 }
@@ -467,12 +473,16 @@ impl Path {
 /// receiver takes as a reset.
 struct Sender {
     stream: UnixStream,
+    /// The beginning of the stream, which goes with its first chunk.
+    unsent: Bytes,
     path: Path,
     _used: Counted,
 }
 
 impl Sender {
-    async fn write(&mut self, mut bytes: impl Buf) -> Result<(), BulkError> {
+    /// Sends what is not sent yet, and then these bytes.
+    async fn write(&mut self, bytes: impl Buf) -> Result<(), BulkError> {
+        let mut bytes = Buf::chain(std::mem::take(&mut self.unsent), bytes);
         let written = tokio::select! {
             biased;
             reason = self.path.connection.closed() => return Err(BulkError::Broken(error_text(&reason))),
@@ -496,12 +506,23 @@ impl BulkSender for Sender {
 
     async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {
         self.write(&[0; LENGTH_BYTES][..]).await?;
-        let Self {
-            stream,
-            path,
-            _used,
-        } = *self;
-        path.keep(stream);
+        self.path.keep(self.stream);
+        Ok(())
+    }
+
+    async fn finish_with(mut self: Box<Self>, last: Bytes) -> Result<(), BulkError> {
+        let length = match u32::try_from(last.len()) {
+            Ok(length @ 1..) => length.to_le_bytes(),
+            _ => {
+                self.send(last).await?;
+                return self.finish().await;
+            }
+        };
+        self.path.bytes.count_sent(last.len());
+        let end = [0; LENGTH_BYTES];
+        self.write(Buf::chain(&length[..], last).chain(&end[..]))
+            .await?;
+        self.path.keep(self.stream);
         Ok(())
     }
 
