@@ -119,6 +119,45 @@ async fn nobody_but_the_peer_can_send_values() {
     assert!(received == values, "the peer still can");
 }
 
+/// The most sockets of this machine that have one of these names.
+fn most_sockets(names: &[String]) -> usize {
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let of = |name: &String| table.lines().filter(|line| line.ends_with(name)).count();
+    names.iter().map(of).max().unwrap()
+}
+
+#[tokio::test]
+async fn streams_one_after_the_other_share_a_socket() {
+    const STREAMS: usize = 40;
+    let before = listening();
+    let (one, mut two) = Kind::Quic.pair().await;
+    let sockets: Vec<String> = listening().difference(&before).cloned().collect();
+    let to = two.id;
+    for sent in 0..STREAMS {
+        let values = pattern(sent * 1_000, sent);
+        let ((), received) = tokio::join!(send(&one, to, &values), receive(&mut two, values.len()));
+        assert!(received == values, "every byte arrived");
+    }
+    // One listens; others are left where a word of the receiver came late.
+    let most = most_sockets(&sockets);
+    assert!(most < STREAMS / 2, "{most} sockets");
+}
+
+#[tokio::test]
+async fn a_stream_that_is_not_read_takes_no_other_one_with_it() {
+    let (one, mut two) = Kind::Quic.pair().await;
+    let to = two.id;
+    let values = pattern(10_000, 1);
+    for _ in 0..20 {
+        let ((), unread) = tokio::join!(send(&one, to, &values), two.next_bulk());
+        let ((), received) = tokio::join!(send(&one, to, &values), receive(&mut two, values.len()));
+        assert!(received == values, "it came by another socket");
+        drop(unread);
+        let ((), received) = tokio::join!(send(&one, to, &values), receive(&mut two, values.len()));
+        assert!(received == values, "every byte arrived");
+    }
+}
+
 #[tokio::test]
 async fn sockets_end_with_their_session() {
     let before = listening();

@@ -3,7 +3,7 @@
 use super::crash::MortalSender;
 use super::lane::Lane;
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use slowmo_actors::ports::signer::Signer;
 use slowmo_actors::ports::transport::{BulkError, BulkSender};
 use slowmo_protocol::coordinator::{Attempt, Voter};
@@ -32,8 +32,8 @@ pub(super) struct Signing {
     signer: Arc<dyn Signer>,
     header: Header,
     digest: Hasher,
-    /// The chunk before the next one; the last one is the signature.
-    held: Option<Bytes>,
+    /// The last bytes so far; the stream's last ones are the signature.
+    held: BytesMut,
 }
 
 impl Signing {
@@ -42,15 +42,17 @@ impl Signing {
             signer,
             header,
             digest: Hasher::default(),
-            held: None,
+            held: BytesMut::new(),
         }
     }
 
-    /// Holds a chunk back, and gives the one before it.
-    fn hold(&mut self, chunk: Bytes) -> Option<Bytes> {
-        let before = self.held.replace(chunk)?;
-        self.digest.update(&before);
-        Some(before)
+    /// Holds back what may be the signature, and gives what is before it.
+    fn hold(&mut self, chunk: &[u8]) -> Bytes {
+        self.held.extend_from_slice(chunk);
+        let values = self.held.len().saturating_sub(SIGNATURE_BYTES);
+        let values = self.held.split_to(values).freeze();
+        self.digest.update(&values);
+        values
     }
 
     fn signature(self) -> Bytes {
@@ -130,13 +132,10 @@ impl BulkSender for FaultySender {
         self.inner.pass().await;
         let chunk = self.falsified(chunk);
         let chunk = match &mut self.signing {
-            Some(signing) => signing.hold(chunk),
-            None => Some(chunk),
+            Some(signing) => signing.hold(&chunk),
+            None => chunk,
         };
-        match chunk {
-            Some(chunk) => self.pass_on(chunk).await,
-            None => Ok(()),
-        }
+        self.pass_on(chunk).await
     }
 
     async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {
