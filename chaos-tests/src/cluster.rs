@@ -73,7 +73,7 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
         let mut config = Config {
             node_id: Some(*id),
             min_nodes: ids.len(),
-            runtime_threads: 1,
+            runtime_threads: Some(1),
             ..configure.clone()
         };
         let mut builder = Runtime::builder();

@@ -45,7 +45,9 @@ pub mod discovery {
 /// The launcher that started this process.
 pub mod launcher {
     pub use crate::last_report::{Departure, LastReport};
-    pub use crate::launcher::{Answer, LAUNCHER_VARIABLE, Request, SOCKET_VARIABLE, watch};
+    pub use crate::launcher::{
+        Answer, LAUNCHER_VARIABLE, NODES_VARIABLE, Request, SOCKET_VARIABLE, watch,
+    };
 }
 
 /// Files that hold a secret.

@@ -15,6 +15,10 @@ use tokio::net::UnixStream;
 
 /// The environment variable with the launcher's process id, set for the processes that it starts.
 pub const LAUNCHER_VARIABLE: &str = "SLOWMO_LAUNCHER_PID";
+/// The environment variable with the number of nodes that the launcher started on this machine.
+pub const NODES_VARIABLE: &str = "SLOWMO_LAUNCHER_NODES";
+/// The variable in which PyTorch's launchers tell the number of processes on this machine.
+const TORCHRUN_VARIABLE: &str = "LOCAL_WORLD_SIZE";
 /// The environment variable with the path of the socket on which the launcher takes orders.
 pub const SOCKET_VARIABLE: &str = "SLOWMO_LAUNCHER_SOCKET";
 /// Longest answer of a launcher, in bytes.
@@ -29,6 +33,15 @@ const ORPHANED: i32 = 86;
 /// Whether a launcher started this process.
 pub(crate) fn has_started_this() -> bool {
     std::env::var_os(LAUNCHER_VARIABLE).is_some()
+}
+
+/// Processes that were started on this machine together with this one, itself included.
+pub(crate) fn processes_here() -> usize {
+    [NODES_VARIABLE, TORCHRUN_VARIABLE]
+        .iter()
+        .filter_map(|name| std::env::var(name).ok()?.parse().ok())
+        .find(|count| *count > 0)
+        .unwrap_or(1)
 }
 
 /// Watches the launcher that [`LAUNCHER_VARIABLE`] names, if any: when it is gone, this process

@@ -238,7 +238,9 @@ impl RuntimeBuilder {
     pub fn spawn(self) -> Result<Runtime, SpawnError> {
         self.check()?;
         launcher::watch();
-        let executor = Executor::new(self.config.runtime_threads)?;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = (self.config).threads(launcher::processes_here(), processors);
+        let executor = Executor::new(threads)?;
         let config = self.config.clone();
         let node = NodeId(config.node_id.map_or_else(random_id, Ok)?);
         let status = StatusBoard::new();

@@ -57,7 +57,7 @@ fn start() -> Option<Runtime> {
     let config = Config {
         node_id: Some(0),
         min_nodes: 1,
-        runtime_threads: 1,
+        runtime_threads: Some(1),
         http: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
         http_token_file: Some(token),
         ..Config::default()

@@ -252,7 +252,7 @@ fn in_bad_network(hub: &MemoryHub, id: u64, config: Config) -> Runtime {
     let config = Config {
         node_id: Some(id),
         min_nodes: IDS.len(),
-        runtime_threads: 1,
+        runtime_threads: Some(1),
         ..config
     };
     let network = in_memory(hub, id, &IDS);

@@ -232,7 +232,7 @@ pub fn on_nodes<R: Send>(
 pub fn in_hub(hub: &MemoryHub, node: u64, peers: &[u64], config: &Config) -> Runtime {
     let config = Config {
         node_id: Some(node),
-        runtime_threads: 1,
+        runtime_threads: Some(1),
         ..config.clone()
     };
     Runtime::builder()

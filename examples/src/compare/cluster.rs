@@ -63,7 +63,7 @@ fn node_config(
     let mut config = Config {
         rendezvous: Some(rendezvous.to_owned()),
         min_nodes: nodes,
-        runtime_threads: 1,
+        runtime_threads: Some(1),
         ..Config::default()
     };
     config.set("node_id", &(rank + 1).to_string())?;

@@ -58,6 +58,9 @@ pub(super) const HTTP_TOKEN: &str = "http.token";
 /// Process id of the launcher; its nodes end when it ends.
 pub const LAUNCHER_PID: &str = slowmo::internal::launcher::LAUNCHER_VARIABLE;
 
+/// Number of nodes that the launcher starts on this machine.
+pub const LAUNCHER_NODES: &str = slowmo::internal::launcher::NODES_VARIABLE;
+
 /// Variables in which a user names their own credentials; at most one kind may be set.
 const CREDENTIALS: [&str; 5] = [
     "SLOWMO_CLUSTER_KEY",
@@ -209,6 +212,7 @@ impl Plan {
                 folder.join(format!("node-{node}.sock")).into(),
             ),
             (LAUNCHER_PID.into(), std::process::id().to_string().into()),
+            (LAUNCHER_NODES.into(), self.nodes.to_string().into()),
         ];
         variables.extend(cluster_key_file.map(|file| (CLUSTER_KEY_FILE.into(), file.into())));
         variables.extend(
@@ -327,6 +331,7 @@ mod tests {
             "SLOWMO_MIN_NODES=3",
             "SLOWMO_ADMIN=/f/node-2.sock",
             &launcher,
+            "SLOWMO_LAUNCHER_NODES=3",
             "SLOWMO_CLUSTER_KEY_FILE=/k",
             "SLOWMO_DEVICES=2",
             "SLOWMO_TAU=12",

@@ -138,6 +138,7 @@ def under_torchrun(program: Path, *arguments: str, world_size: int) -> list[Node
         port = probe.getsockname()[1]
     shared = {
         "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",

@@ -805,15 +805,16 @@ pub static KEYS: &[Key] = &[
         "",
         Allowed::Words(&["auto", "off"]),
         false,
-        "how values travel between nodes of one user on one machine: auto takes Unix sockets where \
-         it can (Linux), off takes QUIC"
+        "how values and control frames travel between nodes of one user on one machine: auto takes \
+         Unix sockets where it can (Linux), off takes QUIC"
     ),
     key!(
         runtime_threads,
-        "2",
+        word: "auto",
         "threads",
-        Allowed::Whole(1, 64),
+        Allowed::WholeOr("auto", 64),
         false,
-        "threads of the runtime that moves the data"
+        "threads of the runtime that moves the data; auto: the machine's processors divided by the \
+         processes that slowmo launch or torchrun started on it, from 1 to 4"
     ),
 ];

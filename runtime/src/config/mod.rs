@@ -47,6 +47,9 @@ pub const MEET_TIMEOUT: Duration = Duration::from_secs(600);
 /// The same for a node that `slowmo launch` started together with the others.
 pub const MEET_TIMEOUT_LAUNCHED: Duration = Duration::from_secs(30);
 
+/// Most threads of the runtime, unless `runtime_threads` says otherwise.
+pub const RUNTIME_THREADS_MAX: usize = 4;
+
 /// All settings of a node. [`keys::KEYS`] lists units, defaults and ranges; [`Config::check`]
 /// checks fields set by hand.
 ///
@@ -201,10 +204,11 @@ pub struct Config {
     pub mtu_bytes_max: u16,
     /// Congestion control of the connections.
     pub congestion: Congestion,
-    /// How values travel between nodes of one machine.
+    /// How values and control frames travel between nodes of one machine.
     pub same_host: SameHost,
-    /// Number of threads of the runtime that moves the data.
-    pub runtime_threads: usize,
+    /// Number of threads of the runtime that moves the data; `None` for this process's share of the
+    /// machine's processors.
+    pub runtime_threads: Option<usize>,
 }
 
 impl Default for Config {
@@ -281,7 +285,7 @@ impl Default for Config {
             mtu_bytes_max: 6_400,
             congestion: Congestion::Rate,
             same_host: SameHost::Auto,
-            runtime_threads: 2,
+            runtime_threads: None,
         }
     }
 }
@@ -518,6 +522,14 @@ impl Config {
         };
         self.meet_timeout_ms
             .map_or(otherwise, Duration::from_millis)
+    }
+
+    /// `runtime_threads`, for one of so many processes that share so many processors.
+    #[must_use]
+    pub(crate) fn threads(&self, processes: usize, processors: usize) -> usize {
+        let share = processors / processes.max(1);
+        self.runtime_threads
+            .unwrap_or(share.clamp(1, RUNTIME_THREADS_MAX))
     }
 
     /// `round_timeout_ms` as a duration.

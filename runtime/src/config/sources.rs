@@ -3,16 +3,17 @@
 
 use super::keys::{KEYS, Key};
 use super::{Config, ConfigError, Origin};
-use crate::launcher::{LAUNCHER_VARIABLE, SOCKET_VARIABLE};
+use crate::launcher::{LAUNCHER_VARIABLE, NODES_VARIABLE, SOCKET_VARIABLE};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-/// `SLOWMO_` variables that are not keys: the launcher's process and socket, the path of the
+/// `SLOWMO_` variables that are not keys: the launcher's process, nodes and socket, the path of the
 /// configuration file, the log filter.
-pub const RESERVED_VARIABLES: [&str; 4] = [
+pub const RESERVED_VARIABLES: [&str; 5] = [
     LAUNCHER_VARIABLE,
+    NODES_VARIABLE,
     SOCKET_VARIABLE,
     CONFIG_VARIABLE,
     "SLOWMO_LOG",

@@ -637,3 +637,18 @@ fn a_grace_that_would_be_cut_is_refused_with_its_bound() {
     with(150_000, 300_000).check().unwrap();
     assert!(with(150_001, 300_001).check().is_err());
 }
+
+#[test]
+fn a_process_takes_its_share_of_the_processors() {
+    let config = Config::default();
+    assert_eq!(config.threads(1, 2), 2);
+    assert_eq!(config.threads(4, 2), 1);
+    assert_eq!(config.threads(4, 12), 3);
+    assert_eq!(config.threads(1, 64), 4);
+    assert_eq!(config.threads(0, 1), 1);
+    let set = Config {
+        runtime_threads: Some(8),
+        ..Config::default()
+    };
+    assert_eq!(set.threads(4, 2), 8);
+}

@@ -94,7 +94,7 @@ words!(
     }
 );
 words!(
-    /// How values travel between nodes of one machine (key `same_host`).
+    /// How values and control frames travel between nodes of one machine (key `same_host`).
     SameHost {
         /// Over Unix sockets, where both run as the same user on Linux.
         #[default]

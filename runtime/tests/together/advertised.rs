@@ -75,7 +75,7 @@ fn nodes_meet_through_a_forwarder_that_only_the_advertised_address_reaches() {
         min_nodes: 2,
         cluster_key: Some(key),
         rendezvous: Some(rendezvous.path().to_owned()),
-        runtime_threads: 1,
+        runtime_threads: Some(1),
         ..Config::default()
     };
     let open = Config {

@@ -27,7 +27,7 @@ fn node(id: u64, rendezvous: &Path) -> Runtime {
         cluster_key: Some(KEY),
         frequency: 1,
         tau: 2,
-        runtime_threads: 1,
+        runtime_threads: Some(1),
         ..Config::default()
     };
     Runtime::builder().config(config).spawn().unwrap()

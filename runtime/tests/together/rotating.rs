@@ -39,7 +39,7 @@ impl Cluster {
                 rendezvous: Some(rendezvous.path().to_owned()),
                 frequency: 1,
                 tau: TAU,
-                runtime_threads: 1,
+                runtime_threads: Some(1),
                 ..Config::default()
             };
             credentials(index, &mut config);

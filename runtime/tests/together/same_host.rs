@@ -1,4 +1,5 @@
-//! Values between nodes of one machine go over Unix sockets, which nobody but the peer can use.
+//! Values and frames between nodes of one machine go over Unix sockets, which nobody but the peer
+//! can use.
 #![cfg(target_os = "linux")]
 
 use crate::nodes::{self, Kind, Node, pattern};
@@ -20,6 +21,8 @@ const PROOF_BYTES: usize = 32;
 const STILL_BYTES: u64 = 1 << 10;
 /// Bytes that QUIC adds to this test's values, at least: packet headers, tags, acknowledgements.
 const QUIC_OVERHEAD: u64 = 32 << 10;
+/// Bytes that QUIC adds to this test's frames, at least.
+const FRAMES_OVERHEAD: u64 = 8 << 10;
 
 /// Names of the sockets on which nodes of this machine listen for values.
 fn listening() -> BTreeSet<String> {
@@ -80,6 +83,26 @@ async fn values_go_past_quic() {
     assert!(overhead(Kind::QuicOnly).await > QUIC_OVERHEAD);
     let overhead = overhead(Kind::Quic).await;
     assert!(overhead < QUIC_OVERHEAD, "{overhead} bytes were added");
+}
+
+/// Sends frames one by one and returns how many bytes were counted beyond them.
+async fn overhead_of_frames(kind: Kind) -> u64 {
+    const FRAMES: usize = 500;
+    let (one, mut two) = kind.pair().await;
+    let before = still(&one).await;
+    for number in 0..FRAMES {
+        let frame = Bytes::from(format!("frame {number:3}"));
+        one.transport.send_control(two.id, frame.clone()).unwrap();
+        assert_eq!(two.next_control().await, (one.id, frame));
+    }
+    one.transport.traffic().sent_bytes - before - (FRAMES * "frame 000".len()) as u64
+}
+
+#[tokio::test]
+async fn frames_go_past_quic() {
+    assert!(overhead_of_frames(Kind::QuicOnly).await > FRAMES_OVERHEAD);
+    let overhead = overhead_of_frames(Kind::Quic).await;
+    assert!(overhead < FRAMES_OVERHEAD, "{overhead} bytes were added");
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ impl Cluster {
         };
         let config = Config {
             node_id: Some(id),
-            runtime_threads: 1,
+            runtime_threads: Some(1),
             ..self.config.clone()
         };
         Runtime::builder()

@@ -241,7 +241,11 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
         }
         tokio::spawn(bulk::receive(connection, session, accepted));
     } else {
-        incoming::start(connection, session, accepted, earlier);
+        // It listens before the dialer is told that it was admitted.
+        let same_host = node.same_host.then(|| node.traffic.same_host());
+        let same_host =
+            same_host.and_then(|bytes| same_host::ControlListener::bind(&connection, bytes));
+        incoming::start(connection, session, accepted, earlier, same_host);
         node.dialing.heard(introduced.peer.address);
     }
     // Tells the dialer that it was admitted; if this fails, the connection ends, and its session is

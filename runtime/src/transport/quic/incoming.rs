@@ -1,6 +1,7 @@
-//! Reads what a peer sends on the control connection that it dialed: one stream of frames, and
-//! datagrams.
+//! Reads what a peer sends on the control connection that it dialed: one stream of frames, which may
+//! go past the connection on this machine, and datagrams.
 
+use super::same_host::{ControlListener, ControlReader};
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::Session;
 use bytes::BytesMut;
@@ -10,12 +11,14 @@ use slowmo_protocol::wire::CONTROL_FRAME_BYTES_MAX;
 use std::sync::Arc;
 
 /// Starts the reader tasks, which run until the connection ends. Frames are read once those of
-/// `earlier` were, the connection whose place this one takes.
+/// `earlier` were, the connection whose place this one takes. They come to `same_host`, or on a
+/// stream of the connection.
 pub(super) fn start(
     connection: Connection,
     session: Arc<Session>,
     accepted: Arc<Accepted>,
     earlier: Option<Arc<Accepted>>,
+    same_host: Option<ControlListener>,
 ) {
     let reading = session.reading();
     tokio::spawn(receive_datagrams(
@@ -24,21 +27,65 @@ pub(super) fn start(
         accepted.clone(),
     ));
     tokio::spawn(async move {
-        receive_control(&connection, &session, &accepted, earlier).await;
+        let frames = Frames::begin(&connection, same_host).await;
+        if let Some(frames) = frames {
+            receive_control(frames, &connection, &session, &accepted, earlier).await;
+        }
         accepted.end_reading();
         drop(reading);
     });
 }
 
+/// Where a peer's frames come from.
+enum Frames {
+    Quic(RecvStream),
+    SameHost(ControlReader),
+}
+
+impl Frames {
+    /// Waits until the peer begins to send frames, on one way or the other.
+    async fn begin(connection: &Connection, same_host: Option<ControlListener>) -> Option<Self> {
+        let socket = async {
+            match &same_host {
+                Some(listener) => listener.accept().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            reader = socket => Some(Self::SameHost(reader)),
+            stream = connection.accept_uni() => stream.ok().map(Self::Quic),
+        }
+    }
+
+    /// Reads the next frame; `None` if there are no more.
+    async fn next(
+        &mut self,
+        connection: &Connection,
+        session: &Session,
+    ) -> Result<Option<BytesMut>, String> {
+        let reader = match self {
+            Self::Quic(stream) => return read_frame(stream).await,
+            Self::SameHost(reader) => reader,
+        };
+        // What the peer wrote is read also after its connection ended.
+        let next = tokio::select! {
+            biased;
+            next = reader.next() => next,
+            _ = connection.closed() => None,
+        };
+        session.pulse.count();
+        next.transpose().map_err(too_long)
+    }
+}
+
 async fn receive_control(
+    mut frames: Frames,
     connection: &Connection,
     session: &Session,
     accepted: &Accepted,
     earlier: Option<Arc<Accepted>>,
 ) {
-    let Ok(mut stream) = connection.accept_uni().await else {
-        return;
-    };
     accepted.mark_used();
     if let Some(earlier) = earlier {
         tokio::select! {
@@ -47,7 +94,7 @@ async fn receive_control(
         }
     }
     loop {
-        let event = match read_frame(&mut stream).await {
+        let event = match frames.next(connection, session).await {
             Ok(Some(frame)) => TransportEvent::Control {
                 from: session.peer.node,
                 frame: frame.freeze(),
@@ -74,9 +121,7 @@ async fn read_frame(stream: &mut RecvStream) -> Result<Option<BytesMut>, String>
     }
     let length = u32::from_le_bytes(length) as usize;
     if length > CONTROL_FRAME_BYTES_MAX {
-        return Err(format!(
-            "a control frame of {length} bytes, the bound is {CONTROL_FRAME_BYTES_MAX}"
-        ));
+        return Err(too_long(length));
     }
     let mut frame = BytesMut::zeroed(length);
     match stream.read_exact(&mut frame).await {
@@ -84,6 +129,10 @@ async fn read_frame(stream: &mut RecvStream) -> Result<Option<BytesMut>, String>
         Err(ReadExactError::FinishedEarly(_)) => Err("a control frame was cut off".into()),
         Err(_) => Ok(None),
     }
+}
+
+fn too_long(length: usize) -> String {
+    format!("a control frame of {length} bytes, the bound is {CONTROL_FRAME_BYTES_MAX}")
 }
 
 async fn receive_datagrams(connection: Connection, session: Arc<Session>, accepted: Arc<Accepted>) {

@@ -35,7 +35,7 @@ mod renewal;
 #[cfg(target_os = "linux")]
 mod same_host;
 #[cfg(not(target_os = "linux"))]
-#[path = "same_host_off.rs"]
+#[path = "same_host/off.rs"]
 mod same_host;
 mod settings;
 mod socket;
@@ -160,7 +160,7 @@ struct Node {
     renewals: Semaphore,
     gate: Arc<Gate>,
     idle_timeout: Duration,
-    /// Whether bulk streams to nodes of this machine go over Unix sockets.
+    /// Whether values and frames for nodes of this machine go over Unix sockets.
     same_host: bool,
     runtime: Handle,
     events: mpsc::Sender<TransportEvent>,

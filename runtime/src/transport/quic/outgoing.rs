@@ -3,8 +3,9 @@
 
 use super::Node;
 use super::bulk::{self, Delivering};
+use super::close::{CloseCode, close};
 use super::pair::Both;
-use super::same_host;
+use super::same_host::{self, ControlWriter};
 use crate::transport::sessions::Session;
 use crate::transport::watched::Watched;
 use bytes::Bytes;
@@ -33,7 +34,7 @@ pub(super) struct Outgoing {
     replaced: AtomicBool,
     pub(super) control_connection: Connection,
     pub(super) bulk_connection: Connection,
-    /// The way of bulk streams, if the peer is on this machine.
+    /// The way past QUIC, if the peer is on this machine.
     same_host: Option<same_host::Path>,
     pub(super) delivering: Delivering,
     control: mpsc::Sender<ControlCommand>,
@@ -47,7 +48,15 @@ pub(super) enum ControlCommand {
     Finish(oneshot::Sender<()>),
     /// End the stream and go on with one on another connection; notify the sender when the peer has
     /// received everything that was sent before.
-    Move(Connection, oneshot::Sender<()>),
+    Move(Way, oneshot::Sender<()>),
+}
+
+/// The way of control frames to a peer.
+#[derive(Clone)]
+pub(super) struct Way {
+    connection: Connection,
+    /// The way past the connection, if the peer is on this machine.
+    same_host: Option<same_host::Path>,
 }
 
 impl Outgoing {
@@ -91,8 +100,14 @@ impl Outgoing {
 
     /// Starts the control writer.
     pub(super) fn start(&self, node: &Arc<Node>, queue: mpsc::Receiver<ControlCommand>) {
-        node.runtime
-            .spawn(write_control(self.control_connection.clone(), queue));
+        node.runtime.spawn(write_control(self.way(), queue));
+    }
+
+    fn way(&self) -> Way {
+        Way {
+            connection: self.control_connection.clone(),
+            same_host: self.same_host.clone(),
+        }
     }
 
     /// Lets another take the place of these connections, which end once the peer has received what
@@ -100,7 +115,7 @@ impl Outgoing {
     pub(super) async fn give_way(&self, to: &Self) {
         self.replaced.store(true, Ordering::Release);
         let (done, received) = oneshot::channel();
-        let command = ControlCommand::Move(to.control_connection.clone(), done);
+        let command = ControlCommand::Move(to.way(), done);
         // If the writer is gone, so is the session.
         if self.control.send(command).await.is_ok() && received.await.is_ok() {
             tokio::time::sleep(LAST_USE_WAIT).await;
@@ -175,8 +190,60 @@ impl Outgoing {
     }
 }
 
-async fn write_control(mut connection: Connection, mut queue: mpsc::Receiver<ControlCommand>) {
-    let Ok(mut stream) = connection.open_uni().await else {
+/// The stream on which frames travel.
+enum Frames {
+    Quic(SendStream),
+    SameHost(ControlWriter),
+}
+
+impl Frames {
+    /// Opens it; `None` if the connection has ended.
+    async fn open(way: &Way) -> Option<Self> {
+        if let Some(path) = &way.same_host
+            && let Some(writer) = ControlWriter::open(&way.connection, path).await
+        {
+            return Some(Self::SameHost(writer));
+        }
+        way.connection.open_uni().await.ok().map(Self::Quic)
+    }
+
+    /// Writes frames in this order; `None` if that failed.
+    async fn write(&mut self, frames: Vec<Bytes>, connection: &Connection) -> Option<()> {
+        let writer = match self {
+            Self::Quic(stream) => return write_frames(stream, frames).await.ok(),
+            Self::SameHost(writer) => writer,
+        };
+        let written = tokio::select! {
+            biased;
+            _ = connection.closed() => return None,
+            written = writer.write(&frames) => written,
+        };
+        if written.is_err() {
+            // The peer is gone or going. Frames may be lost, so nothing may follow them.
+            close(connection, CloseCode::Dropped, "its control socket broke");
+        }
+        written.ok()
+    }
+
+    /// Ends the stream, and waits until the peer has received everything; `None` if that is not
+    /// known.
+    async fn finish(self, connection: &Connection) -> Option<()> {
+        match self {
+            Self::Quic(mut stream) => {
+                let _ = stream.finish();
+                matches!(stream.stopped().await, Ok(None)).then_some(())
+            }
+            Self::SameHost(writer) => tokio::select! {
+                biased;
+                ended = writer.finish() => ended.ok(),
+                _ = connection.closed() => None,
+            },
+        }
+    }
+}
+
+async fn write_control(mut way: Way, mut queue: mpsc::Receiver<ControlCommand>) {
+    let Some(mut stream) = Frames::open(&way).await else {
         return;
     };
     let mut commands = Vec::with_capacity(FRAMES_PER_WRITE);
@@ -184,7 +251,7 @@ async fn write_control(mut connection: Connection, mut queue: mpsc::Receiver<Con
         let received = tokio::select! {
             biased;
             received = queue.recv_many(&mut commands, FRAMES_PER_WRITE) => received,
-            _ = connection.closed() => return,
+            _ = way.connection.closed() => return,
         };
         if received == 0 {
             return;
@@ -197,31 +264,29 @@ async fn write_control(mut connection: Connection, mut queue: mpsc::Receiver<Con
                 finish = Some(done);
                 None
             }
-            ControlCommand::Move(connection, done) => {
-                next = Some((connection, done));
+            ControlCommand::Move(way, done) => {
+                next = Some((way, done));
                 None
             }
         });
         let frames: Vec<Bytes> = frames.collect();
-        if write_frames(&mut stream, frames).await.is_err() {
+        if stream.write(frames, &way.connection).await.is_none() {
             return;
         }
         if let Some(done) = finish {
-            let _ = stream.finish();
-            let _ = stream.stopped().await;
+            let _ = stream.finish(&way.connection).await;
             let _ = done.send(());
             return;
         }
         if let Some((other, done)) = next {
-            let Ok(opened) = other.open_uni().await else {
+            let Some(opened) = Frames::open(&other).await else {
                 return;
             };
-            let mut last = std::mem::replace(&mut stream, opened);
-            connection = other;
             // The peer reads the next stream after the end of this one.
-            let _ = last.finish();
+            let last = std::mem::replace(&mut stream, opened);
+            let connection = std::mem::replace(&mut way, other).connection;
             tokio::spawn(async move {
-                if matches!(last.stopped().await, Ok(None)) {
+                if last.finish(&connection).await.is_some() {
                     let _ = done.send(());
                 }
             });

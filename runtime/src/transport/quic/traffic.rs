@@ -29,7 +29,7 @@ impl SameHostBytes {
         self.sent.load(Ordering::Relaxed)
     }
 
-    fn received(&self) -> u64 {
+    pub(super) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 }

@@ -1,154 +1,52 @@
-//! Bulk streams between nodes of one machine: over Unix sockets, without encryption and packets.
-//!
-//! Both ends of an authenticated bulk connection derive two secrets from its TLS session. The
-//! accepting node listens at an abstract socket whose name is the first. Only its peer can know the
-//! name before, and finds it only in the same network namespace. A stream begins with a proof of
-//! the second secret, and the kernel tells each end that the other runs as the same user. If any of
-//! this is not so, streams go over QUIC as between hosts.
+//! Bulk streams between nodes of one machine.
 //!
 //! A receiver that has read a stream to its end says so, and waits for the next one on the same
 //! socket: what a socket costs is much beside the values of a small model.
-//!
-//! The QUIC connection stays: it tells that the peer is alive, and its end ends the streams.
 
-use super::bulk::Delivering;
-use super::close::error_text;
-use super::traffic::SameHostBytes;
+use super::{Door, HEADER_WAIT_MAX, READ_BUFFER_BYTES, Secrets, ended};
 use crate::transport::accepted::Accepted;
+use crate::transport::quic::bulk::Delivering;
+use crate::transport::quic::close::error_text;
+use crate::transport::quic::settings;
+use crate::transport::quic::traffic::SameHostBytes;
 use crate::transport::sessions::{Counted, Session};
 use async_trait::async_trait;
 use bytes::{Buf, Bytes, BytesMut};
 use parking_lot::Mutex;
 use quinn::Connection;
-use ring::hmac::{HMAC_SHA256, Key, sign, verify};
 use slowmo_actors::ports::transport::{
     BulkError, BulkReceiver, BulkSender, DownReason, Share, TransportEvent,
 };
 use slowmo_protocol::wire::BULK_HEADER_BYTES_MAX;
 use std::collections::VecDeque;
-use std::io;
-use std::net::IpAddr;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net as sync;
+use std::io::ErrorKind;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
-/// Streams that one peer may have open, like [`super::settings::STREAMS_MAX`] of a connection.
-const STREAMS_MAX: usize = super::settings::STREAMS_MAX as usize;
-/// Longest time from a stream's beginning until its header is here.
-const HEADER_WAIT_MAX: Duration = Duration::from_secs(2);
-/// Pause after the system refused to accept a stream, for example because the process has too many
-/// open files.
-const REFUSED_PAUSE: Duration = Duration::from_millis(50);
-/// Bytes that the kernel may hold of a stream; it grants at most net.core.wmem_max.
-const SOCKET_BUFFER_BYTES: usize = 1 << 20;
-/// Bytes that a receiver reads at once where less is wanted. Larger reads go past this buffer.
-const READ_BUFFER_BYTES: usize = 8 << 10;
+/// Streams that one peer may have open, like [`settings::STREAMS_MAX`] of a connection.
+const STREAMS_MAX: usize = settings::STREAMS_MAX as usize;
 /// Sockets to one peer that wait for their next stream.
 const IDLE_MAX: usize = 8;
 /// The byte by which a receiver says that it has read a stream to its end.
 const RECEIVED: u8 = 1;
-/// Beginning of the sockets' names, by which an operator knows them.
-const NAME_PREFIX: &str = "slowmo-";
-/// Length of each secret and of the proof.
-const SECRET_BYTES: usize = 32;
 /// Length of the number before each piece of a stream, which says how many bytes follow. 0 ends the
 /// stream.
 const LENGTH_BYTES: usize = 4;
 
-/// Secrets that both ends of a connection know, and nobody else.
-struct Secrets {
-    name: String,
-    proof: Key,
-    /// The user as whom this process runs.
-    user: u32,
-}
-
-impl Secrets {
-    fn of(connection: &Connection) -> Option<Self> {
-        let derive = |label: &[u8]| {
-            let mut secret = [0; SECRET_BYTES];
-            let derived = connection.export_keying_material(&mut secret, label, b"");
-            derived.ok().map(|()| secret)
-        };
-        let name = derive(b"slowmo same host: name")?;
-        let digits = name.iter().map(|byte| format!("{byte:02x}"));
-        Some(Self {
-            name: NAME_PREFIX.to_owned() + &digits.collect::<String>(),
-            proof: Key::new(HMAC_SHA256, &derive(b"slowmo same host: proof")?),
-            user: own_user()?,
-        })
-    }
-
-    fn address(&self) -> io::Result<sync::SocketAddr> {
-        sync::SocketAddr::from_abstract_name(&self.name)
-    }
-
-    fn proof(&self) -> Bytes {
-        Bytes::copy_from_slice(sign(&self.proof, self.name.as_bytes()).as_ref())
-    }
-
-    fn proves(&self, proof: &[u8]) -> bool {
-        verify(&self.proof, self.name.as_bytes(), proof).is_ok()
-    }
-
-    /// Whether the other end runs as the same user.
-    fn is_own_user(&self, stream: &UnixStream) -> bool {
-        stream.peer_cred().is_ok_and(|peer| peer.uid() == self.user)
-    }
-}
-
-/// Whether the dialer of an accepted connection has an address of this machine.
-fn is_here(connection: &Connection) -> bool {
-    let remote = connection.remote_address().ip().to_canonical();
-    remote.is_loopback()
-        || connection.local_ip().map(|ip| IpAddr::to_canonical(&ip)) == Some(remote)
-}
-
-/// The user as whom this process runs, as the kernel tells a peer.
-fn own_user() -> Option<u32> {
-    let (one, _other) = UnixStream::pair().ok()?;
-    one.peer_cred().ok().map(|peer| peer.uid())
-}
-
 /// The accepting end of a connection's streams.
-pub(super) struct Listener {
-    listener: UnixListener,
-    secrets: Arc<Secrets>,
-}
+pub(in super::super) struct Listener(Door);
 
 impl Listener {
     /// Listens for the streams of an accepted bulk connection whose dialer is on this machine.
-    pub(super) fn bind(connection: &Connection) -> Option<Self> {
-        if !is_here(connection) {
-            return None;
-        }
-        let secrets = Secrets::of(connection)?;
-        let bound = secrets
-            .address()
-            .and_then(|address| sync::UnixListener::bind_addr(&address))
-            .and_then(|listener| {
-                listener.set_nonblocking(true)?;
-                UnixListener::from_std(listener)
-            });
-        match bound {
-            Ok(listener) => Some(Self {
-                listener,
-                secrets: Arc::new(secrets),
-            }),
-            Err(error) => {
-                tracing::info!(%error, "values of this machine's nodes go over QUIC");
-                None
-            }
-        }
+    pub(in super::super) fn bind(connection: &Connection) -> Option<Self> {
+        Door::bind(connection).map(Self)
     }
 
     /// Delivers streams as events until the connection ends.
-    pub(super) async fn receive(
+    pub(in super::super) async fn receive(
         self,
         connection: Connection,
         session: Arc<Session>,
@@ -164,14 +62,10 @@ impl Listener {
             let stream = tokio::select! {
                 biased;
                 _ = connection.closed() => return,
-                stream = self.listener.accept() => stream,
-            };
-            let Ok((stream, _)) = stream else {
-                tokio::time::sleep(REFUSED_PAUSE).await;
-                continue;
+                stream = self.0.next() => stream,
             };
             let incoming = Incoming {
-                secrets: Arc::clone(&self.secrets),
+                secrets: Arc::clone(&self.0.secrets),
                 connection: connection.clone(),
                 session: Arc::clone(&session),
                 bytes: Arc::clone(&bytes),
@@ -198,7 +92,7 @@ impl Incoming {
     async fn deliver_all(&self, stream: UnixStream, accepted: &Accepted) {
         let mut stream = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
         let first = timeout(HEADER_WAIT_MAX, async {
-            self.is_proved(&mut stream).await?;
+            self.secrets.is_proved(&mut stream).await?;
             read_header(&mut stream).await
         });
         // Whoever does not begin as the peer does is nobody.
@@ -219,16 +113,6 @@ impl Incoming {
             let Some(next) = next else { return };
             header = next;
         }
-    }
-
-    /// Reads the proof; `None` if the sender is not the peer.
-    async fn is_proved(&self, stream: &mut BufReader<UnixStream>) -> Option<()> {
-        if !self.secrets.is_own_user(stream.get_ref()) {
-            return None;
-        }
-        let mut proof = [0; SECRET_BYTES];
-        stream.read_exact(&mut proof).await.ok()?;
-        self.secrets.proves(&proof).then_some(())
     }
 
     /// Delivers one stream. Returns the socket once the stream was read to its end.
@@ -276,15 +160,6 @@ async fn read_header(stream: &mut BufReader<UnixStream>) -> Option<Result<Bytes,
     let mut header = BytesMut::zeroed(length);
     stream.read_exact(&mut header).await.ok()?;
     Some(Ok(header.freeze()))
-}
-
-/// The error of a socket that the other end closed: with its connection, or alone.
-fn ended(connection: &Connection) -> BulkError {
-    connection
-        .close_reason()
-        .map_or(BulkError::Reset, |reason| {
-            BulkError::Broken(error_text(&reason))
-        })
 }
 
 /// The receiving end of a stream.
@@ -370,7 +245,7 @@ impl BulkReceiver for Receiver {
 
 /// The way to a peer on this machine.
 #[derive(Clone)]
-pub(super) struct Path {
+pub(in super::super) struct Path {
     secrets: Arc<Secrets>,
     connection: Connection,
     bytes: Arc<SameHostBytes>,
@@ -381,7 +256,10 @@ pub(super) struct Path {
 impl Path {
     /// The way to the acceptor of a bulk connection; `None` if it is not on this machine or does
     /// not listen.
-    pub(super) async fn find(connection: &Connection, bytes: &Arc<SameHostBytes>) -> Option<Self> {
+    pub(in super::super) async fn find(
+        connection: &Connection,
+        bytes: &Arc<SameHostBytes>,
+    ) -> Option<Self> {
         let path = Self {
             secrets: Arc::new(Secrets::of(connection)?),
             connection: connection.clone(),
@@ -389,26 +267,17 @@ impl Path {
             idle: Arc::default(),
         };
         // The stream is dropped without a proof, which the other end ignores.
-        path.connect().await.ok().map(|_stream| path)
+        path.secrets.connect().ok().map(|_stream| path)
+    }
+
+    /// The counts of this way's bytes.
+    pub(super) fn bytes(&self) -> Arc<SameHostBytes> {
+        Arc::clone(&self.bytes)
     }
 
     /// Bytes sent on this way.
-    pub(super) fn sent(&self) -> u64 {
+    pub(in super::super) fn sent(&self) -> u64 {
         self.bytes.sent()
-    }
-
-    async fn connect(&self) -> io::Result<UnixStream> {
-        let address = self.secrets.address()?;
-        let stream = sync::UnixStream::connect_addr(&address)?;
-        stream.set_nonblocking(true)?;
-        // A smaller buffer only costs speed.
-        let _ = socket2::SockRef::from(&stream).set_send_buffer_size(SOCKET_BUFFER_BYTES);
-        let stream = UnixStream::from_std(stream)?;
-        if self.secrets.is_own_user(&stream) {
-            Ok(stream)
-        } else {
-            Err(io::Error::from(io::ErrorKind::PermissionDenied))
-        }
     }
 
     /// A socket whose last stream the receiver has read to its end.
@@ -419,7 +288,7 @@ impl Path {
             let mut told = [0; 1];
             match stream.try_read(&mut told) {
                 Ok(1) => return Some(stream),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => idle.push_back(stream),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => idle.push_back(stream),
                 // The receiver closed it.
                 _ => {}
             }
@@ -436,7 +305,7 @@ impl Path {
     }
 
     /// Opens a stream and sends its header.
-    pub(super) async fn open(
+    pub(in super::super) async fn open(
         &self,
         delivering: &Delivering,
         header: &[u8],
@@ -448,8 +317,8 @@ impl Path {
             Some(stream) => stream,
             None => {
                 first.extend_from_slice(&self.secrets.proof());
-                self.connect()
-                    .await
+                self.secrets
+                    .connect()
                     .map_err(|error| BulkError::Broken(error.to_string()))?
             }
         };

@@ -1,12 +1,14 @@
-//! Bulk streams between nodes of one machine go over QUIC on systems without abstract sockets.
+//! Traffic between nodes of one machine goes over QUIC on systems without abstract sockets.
 
 use super::bulk::Delivering;
 use super::traffic::SameHostBytes;
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::Session;
+use bytes::{Bytes, BytesMut};
 use quinn::Connection;
 use slowmo_actors::ports::transport::{BulkError, BulkSender};
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 
 /// The accepting end of a connection's streams; there is none.
@@ -49,6 +51,45 @@ impl Path {
         _delivering: &Delivering,
         _header: &[u8],
     ) -> Result<Box<dyn BulkSender>, BulkError> {
+        match self.0 {}
+    }
+}
+
+/// The accepting end of a control connection's frames; there is none.
+pub(super) struct ControlListener(Infallible);
+
+impl ControlListener {
+    pub(super) fn bind(_connection: &Connection, _bytes: Arc<SameHostBytes>) -> Option<Self> {
+        None
+    }
+
+    pub(super) async fn accept(&self) -> ControlReader {
+        match self.0 {}
+    }
+}
+
+/// Reads frames; there is none.
+pub(super) struct ControlReader(Infallible);
+
+impl ControlReader {
+    pub(super) async fn next(&mut self) -> Option<Result<BytesMut, usize>> {
+        match self.0 {}
+    }
+}
+
+/// Writes frames; there is none.
+pub(super) struct ControlWriter(Infallible);
+
+impl ControlWriter {
+    pub(super) async fn open(_connection: &Connection, path: &Path) -> Option<Self> {
+        match path.0 {}
+    }
+
+    pub(super) async fn write(&mut self, _frames: &[Bytes]) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    pub(super) async fn finish(self) -> io::Result<()> {
         match self.0 {}
     }
 }
