@@ -197,7 +197,9 @@ def test_ctrl_c_interrupts_a_wait_for_nodes_that_never_come(tmp_path: Any) -> No
     key.chmod(0o600)
     waiting = program(
         """
-        import sys, numpy, slowmo
+        import signal, sys, numpy, slowmo
+        # Where the tests run in the background, the shell has them ignore it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         keys = {"min_nodes": 2, "cluster_key_file": sys.argv[1], "rendezvous": sys.argv[2]}
         worker = slowmo.Runtime(slowmo.Config(), **keys).worker()
         values = numpy.zeros(3, dtype=numpy.float32)
