@@ -25,6 +25,7 @@ def test_all_nodes_end_with_the_same_parameters(
     nodes = under_torchrun(program, world_size=2) if torchrun else cluster(2).start(program)
     for node in nodes:
         node.ended_well()
+        assert "without leave()" not in node.errors, "the end of a loop is the end of its training"
     told = [node.output.splitlines() for node in nodes]
     assert [len(one) for one in told] == [lines, lines]
     for one, other in zip(*told, strict=True):

@@ -84,11 +84,12 @@ class Worker:
 
     Tensors are lent for the time of a call: float32, contiguous, in main memory, in the same order
     at every call and on every node. Nothing else may change them during a call. A worker that did
-    not leave when the interpreter ends leaves then.
+    not leave does so when nothing refers to it any more, at the latest when the interpreter ends.
     """
 
     def __init__(self, inner: _slowmo.Worker) -> None:
         self._inner = inner
+        self._forgotten = weakref.finalize(self, _leave, inner)
         _open.add(self)
 
     def attach_sampler(self, sampler: ElasticSampler) -> None:
@@ -160,21 +161,32 @@ class Worker:
     def leave(self) -> None:
         """Leaves in order: what this node sent has arrived on return."""
         _open.discard(self)
+        self._forgotten.detach()
         self._inner.leave()
 
 
 _process = os.getpid()
 
 
+def _leave(worker: _slowmo.Worker) -> None:
+    """Leaves with a worker that nobody will use, so that the others need not miss this node.
+
+    Loops that were written for other libraries never say that they are over.
+    """
+    if os.getpid() != _process:
+        return
+    try:
+        worker.leave()
+    except _slowmo.SlowmoError as error:
+        _logger.debug("a worker that was not asked to leave: %s", error)
+
+
 def _end() -> None:
-    """Leaves with the workers that have not left, so that the others need not miss this node."""
+    """Leaves with the workers that have not left, while the log still goes to `logging`."""
     if os.getpid() != _process:
         return
     for worker in list(_open):
-        try:
-            worker.leave()
-        except _slowmo.SlowmoError as error:
-            _logger.debug("at the interpreter's end: %s", error)
+        worker._forgotten()
     _logging.stop()
 
 
