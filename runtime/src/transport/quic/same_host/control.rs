@@ -79,7 +79,7 @@ impl ControlWriter {
     /// Opens the socket to the acceptor of a control connection; `None` if it does not listen.
     pub(in super::super) async fn open(connection: &Connection, path: &Path) -> Option<Self> {
         let secrets = Secrets::of(connection)?;
-        let mut stream = secrets.connect().ok()?;
+        let mut stream = secrets.connect().await.ok()?;
         stream.write_all(&secrets.proof()).await.ok()?;
         let bytes = path.bytes();
         Some(Self { stream, bytes })

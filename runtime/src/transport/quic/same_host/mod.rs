@@ -94,13 +94,12 @@ impl Secrets {
         self.proves(&proof).then_some(())
     }
 
-    /// Opens a socket to the acceptor of the connection. Nothing is sent yet.
-    fn connect(&self) -> io::Result<UnixStream> {
-        let stream = sync::UnixStream::connect_addr(&self.address()?)?;
-        stream.set_nonblocking(true)?;
+    /// Opens a socket to the acceptor of the connection. Nothing is sent yet. Fails where the
+    /// acceptor has no room, for example because it is stopped: to wait would block the thread.
+    async fn connect(&self) -> io::Result<UnixStream> {
+        let stream = UnixStream::connect_addr(&self.address()?.into()).await?;
         // A smaller buffer only costs speed.
         let _ = socket2::SockRef::from(&stream).set_send_buffer_size(SOCKET_BUFFER_BYTES);
-        let stream = UnixStream::from_std(stream)?;
         if self.is_own_user(&stream) {
             Ok(stream)
         } else {
@@ -172,4 +171,33 @@ fn is_here(connection: &Connection) -> bool {
 fn own_user() -> Option<u32> {
     let (one, _other) = UnixStream::pair().ok()?;
     one.peer_cred().ok().map(|peer| peer.uid())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_acceptor_that_accepts_nothing_blocks_nobody() {
+        let secrets = Secrets {
+            name: format!("{NAME_PREFIX}test-{}", std::process::id()),
+            proof: Key::new(HMAC_SHA256, b"proof"),
+            user: own_user().unwrap(),
+        };
+        let acceptor = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None);
+        let acceptor = acceptor.unwrap();
+        let address = socket2::SockAddr::unix(format!("\0{}", secrets.name)).unwrap();
+        acceptor.bind(&address).unwrap();
+        acceptor.listen(1).unwrap();
+        let mut waiting = Vec::new();
+        let refused = loop {
+            match secrets.connect().await {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        assert!(waiting.len() <= 2, "{} sockets wait", waiting.len());
+    }
 }

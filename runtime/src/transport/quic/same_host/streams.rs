@@ -267,7 +267,7 @@ impl Path {
             idle: Arc::default(),
         };
         // The stream is dropped without a proof, which the other end ignores.
-        path.secrets.connect().ok().map(|_stream| path)
+        path.secrets.connect().await.ok().map(|_stream| path)
     }
 
     /// The counts of this way's bytes.
@@ -319,6 +319,7 @@ impl Path {
                 first.extend_from_slice(&self.secrets.proof());
                 self.secrets
                     .connect()
+                    .await
                     .map_err(|error| BulkError::Broken(error.to_string()))?
             }
         };
