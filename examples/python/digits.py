@@ -1,6 +1,6 @@
 """A small network learns handwritten digits on several nodes, with SlowMo.
 
-    slowmo launch --nodes 4 -- python examples/python/digits.py --steps 2000 --step-ms 20
+    slowmo launch --nodes 4 -- python examples/python/digits.py --steps 2400 --step-ms 20
 
 Kill a process, and the others go on; start one with SLOWMO_JOIN=true (`slowmo scale`): it joins.
 Prints one JSON object a line.

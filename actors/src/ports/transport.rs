@@ -93,7 +93,8 @@ pub trait Transport: Send + Sync + 'static {
     async fn close(&self);
 }
 
-/// The sending end of a bulk stream. Dropping it unfinished resets the stream.
+/// The sending end of a bulk stream. Dropping it unfinished resets the stream. A call that is
+/// dropped before it returned may have sent a part: drop the stream then.
 #[async_trait]
 pub trait BulkSender: Send {
     /// Sends a chunk without copying it; waits while the receiver is behind.
@@ -121,7 +122,8 @@ pub trait BulkSender: Send {
     fn reset(self: Box<Self>);
 }
 
-/// The receiving end of a bulk stream. Dropping it unfinished tells the sender to stop.
+/// The receiving end of a bulk stream. Dropping it unfinished tells the sender to stop. A call that
+/// is dropped before it returned may have read a part: drop the stream then.
 #[async_trait]
 pub trait BulkReceiver: Send {
     /// Fills `into` completely.

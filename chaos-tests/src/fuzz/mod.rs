@@ -55,6 +55,11 @@ pub const TARGETS: &[Target] = &[
         seeds: Vec::new,
     },
     Target {
+        name: "framing",
+        run: wire::framing,
+        seeds: seeds::framing,
+    },
+    Target {
         name: "values",
         run: wire::values,
         seeds: seeds::values,

@@ -53,6 +53,24 @@ pub(super) fn values() -> Seeds {
     seeds
 }
 
+/// Blocks: some, one that is longer than allowed, one that is cut off.
+pub(super) fn framing() -> Seeds {
+    let seed = |name: &str, blocks: &[&[u8]], rest: &[u8]| {
+        let mut bytes = vec![3];
+        for block in blocks {
+            bytes.extend_from_slice(&(block.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(block);
+        }
+        bytes.extend_from_slice(rest);
+        (name.to_owned(), bytes)
+    };
+    vec![
+        seed("some", &[b"abc", b"", b"d"], b""),
+        seed("too-long", &[b"ab", b"abcd"], b""),
+        seed("cut-off", &[b"ab"], &[3, 0, 0, 0, b'a']),
+    ]
+}
+
 /// A piece in the format that the machines' targets read.
 fn piece(sender: u8, bytes: &[u8]) -> Vec<u8> {
     let length = bytes.len().div_ceil(4);

@@ -1,6 +1,7 @@
 //! Data that nodes send each other. Every value has only one encoding, so whatever is decoded is
 //! encoded to the same bytes again.
 
+use slowmo::internal::transport::quic::framing::blocks_for_tests;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::wire::{BulkHeader, Datagram, DecodeError, EncodeError, Frame, Preface};
 use std::fmt::Debug;
@@ -37,6 +38,24 @@ pub fn bulk_header(data: &[u8]) -> bool {
 /// A datagram.
 pub fn datagram(data: &[u8]) -> bool {
     round_trip(data, Datagram::decode, Datagram::encode)
+}
+
+/// Blocks after their lengths, which carry control frames and the headers of bulk streams. The first
+/// byte is the bound of a block's length.
+pub fn framing(data: &[u8]) -> bool {
+    let Some((max, stream)) = data.split_first() else {
+        return false;
+    };
+    let max = usize::from(*max);
+    let blocks = blocks_for_tests(stream, max);
+    let mut again = Vec::new();
+    for block in &blocks {
+        assert!(block.len() <= max, "a block is longer than its bound");
+        again.extend_from_slice(&(block.len() as u32).to_le_bytes());
+        again.extend_from_slice(block);
+    }
+    assert!(stream.starts_with(&again), "other bytes than were sent");
+    !blocks.is_empty()
 }
 
 /// Values of a stream: the first byte names the wire type. Decoded values are encoded without loss.

@@ -15,9 +15,19 @@ const FLOAT32: &str = "float32";
 /// The name of main memory among devices.
 const MAIN_MEMORY: &str = "cpu";
 
-/// One tensor, as the package describes it: name, address, shape, type, device, whether it is one
-/// block in row-major order, and the object that owns the memory.
-type Described = (String, usize, Vec<usize>, String, String, bool, Py<PyAny>);
+/// One tensor, as the package describes it: name, address, bytes from there to the end of its memory,
+/// shape, type, device, whether it is one block in row-major order, and the object that owns the
+/// memory.
+type Described = (
+    String,
+    usize,
+    usize,
+    Vec<usize>,
+    String,
+    String,
+    bool,
+    Py<PyAny>,
+);
 
 /// Float32 tensors in main memory, in the order in which they were described. They hold the owners
 /// of the memory, so that it stays allocated for the time of a call, whatever Python's other
@@ -53,7 +63,7 @@ impl Lent {
 
 impl LentTensor {
     fn new(described: Described) -> Result<Self, TensorError> {
-        let (name, address, shape, kind, device, contiguous, owner) = described;
+        let (name, address, bytes, shape, kind, device, contiguous, owner) = described;
         if kind != FLOAT32 {
             return Err(TensorError::NotFloat32 { name, found: kind });
         }
@@ -88,6 +98,15 @@ impl LentTensor {
                         .to_owned(),
             });
         }
+        if elements * size_of::<f32>() > bytes {
+            return Err(TensorError::Framework {
+                name,
+                message: format!(
+                    "its shape {shape:?} needs more memory than the {bytes} bytes that are left of \
+                     it: its storage was resized"
+                ),
+            });
+        }
         Ok(Self {
             name,
             address,
@@ -102,9 +121,9 @@ impl LentTensor {
             return &[];
         }
         // SAFETY: the package describes contiguous tensors of float32 values in main memory, with
-        // the address and the shape that they have at this call, and `_owner` keeps the storage
-        // allocated while `self` lives. The address is not null and aligned, the length fits into
-        // an isize (`LentTensor::new`). All bit patterns are float32 values. Nobody writes
+        // the address, the shape and the size of storage that they have at this call, and `_owner`
+        // keeps the storage allocated while `self` lives. The address is not null and aligned, the
+        // length fits into the storage and into an isize (`LentTensor::new`). All bit patterns are float32 values. Nobody writes
         // meanwhile: the caller's thread is in this call, and the package's documentation forbids
         // others to change lent tensors during one, as PyTorch does for its own operations.
         unsafe { std::slice::from_raw_parts(self.address as *const f32, self.elements) }

@@ -8,11 +8,17 @@ use std::path::PathBuf;
 #[pyclass(frozen, get_all, module = "slowmo")]
 #[derive(Clone, Debug)]
 pub struct Synchronized {
+    /// Nodes in the view.
     pub nodes: usize,
+    /// This node's place among them, in ascending order of ids.
     pub node_rank: usize,
+    /// Workers of this node.
     pub workers: usize,
+    /// This worker's place among them.
     pub worker: usize,
+    /// The next round; 1 where a training begins.
     pub round: u64,
+    /// The next inner step; 0 where a training begins.
     pub step: u64,
 }
 
@@ -33,15 +39,25 @@ impl From<slowmo::Synchronized> for Synchronized {
 #[pyclass(frozen, get_all, module = "slowmo")]
 #[derive(Clone, Debug)]
 pub struct StepReport {
+    /// The inner step that is complete, counted from 0.
     pub step: u64,
+    /// What was exchanged: "nothing", "gossip", "average" or "slow_round".
     pub exchange: &'static str,
+    /// Whether the step took SlowMo's slow step, on an exact average or on this node's own values.
     pub slow_step: bool,
+    /// The round that was decided, if one was due.
     pub round: Option<u64>,
+    /// Nodes whose values were averaged, this one included; 0 if nothing was exchanged.
     pub contributors: usize,
+    /// This node's push-sum weight after the step; 1 without gossip.
     pub weight: f64,
+    /// Nodes in the view; 0 if nothing was exchanged.
     pub nodes: usize,
+    /// This node's place among them, in ascending order of ids.
     pub node_rank: usize,
+    /// Whether this node had missed rounds and took over the others' parameters.
     pub caught_up: bool,
+    /// Whether this node was drained, and has handed over with this step.
     pub drained: bool,
 }
 
@@ -72,10 +88,15 @@ impl From<slowmo::StepReport> for StepReport {
 #[pyclass(frozen, get_all, module = "slowmo")]
 #[derive(Clone, Debug)]
 pub struct ResumedFrom {
+    /// The checkpoint's folder.
     pub path: PathBuf,
+    /// The next inner step.
     pub step: u64,
+    /// Rounds that were decided before it was written.
     pub rounds: u64,
+    /// The run that wrote it.
     pub run: u32,
+    /// The text that each node set with `set_cursor`, by the node's id.
     pub cursors: Vec<(u64, String)>,
 }
 

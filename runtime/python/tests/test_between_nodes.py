@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import statistics
+import time
 from collections.abc import Callable
 
 import pytest
 
-from cluster import EXAMPLES, PROGRAMS, Cluster
+from cluster import EXAMPLES, PROGRAMS, Cluster, under_torchrun
 
 pytest.importorskip("torch")
 
@@ -28,6 +29,54 @@ def test_fewer_nodes_than_min_nodes_wait_and_say_so(cluster: Callable[..., Clust
     for node in nodes:
         error = node.ended_well()[-1]["error"]
         assert "of min_nodes = 3 nodes appeared within 3000 ms" in error
+
+
+def test_processes_of_a_launcher_meet_however_late_the_last_one_is() -> None:
+    for node in under_torchrun(PROGRAMS / "comes_late.py", world_size=4):
+        node.ended_well()
+
+
+def test_a_joiner_brings_no_slow_momentum(cluster: Callable[..., Cluster]) -> None:
+    two = cluster(2)
+    first = two.start(PROGRAMS / "loads_state.py")[0]
+    first.wait_for(lambda line: line["contributors"] == 2)
+    joiner = two.join(PROGRAMS / "loads_state.py", "loads")
+    first.wait_for(lambda line: line["contributors"] == 3)
+    rounds = len(first.lines)
+    first.wait_for(lambda line: line["contributors"] == 3, rounds + 2)
+    assert {line["most"] for line in first.lines} == {0.0}
+    joiner.wait_for(lambda line: line["contributors"] == 3)
+    for _ in range(100):
+        if "is not used: the cluster that this node joined" in joiner.errors:
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError(joiner.errors)
+
+
+def test_masters_begin_with_those_of_the_first_node(
+    cluster: Callable[..., Cluster],
+) -> None:
+    told = [node.ended_well()[-1] for node in cluster(3).start(PROGRAMS / "masters.py")]
+    for line in told:
+        # Node 1 began with 1, and each of 4 steps took off an eighth.
+        assert line["masters"] == line["model"] == [[0.5, 0.5], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize("library", ["fairscale", "accelerate"])
+def test_a_loop_that_never_asks_ends_well_once_it_is_drained(
+    library: str, cluster: Callable[..., Cluster]
+) -> None:
+    if library == "accelerate":
+        pytest.importorskip(library)
+    nodes = cluster(2).start(PROGRAMS / "never_asks.py", library)
+    for node in nodes:
+        node.wait_for(lambda line: line["round"] > 2)
+    nodes[1].process.send_signal(signal.SIGTERM)
+    nodes[1].ended_well()
+    assert "Traceback" not in nodes[1].errors
+    rounds = len(nodes[0].lines)
+    nodes[0].wait_for(lambda line: True, rounds + 2)
 
 
 def test_sigterm_drains_a_node(cluster: Callable[..., Cluster]) -> None:

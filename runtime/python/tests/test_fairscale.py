@@ -106,6 +106,26 @@ def test_masters_are_exchanged_and_copied_back(wrapped: Any, masters: str) -> No
     assert torch.equal(module.weight.view(-1), values[:4].view(-1)[:4].to(torch.bfloat16))
 
 
+def test_buffers_of_any_layout_are_copied(wrapped: Any) -> None:
+    module = torch.nn.Linear(2, 2)
+    module.register_buffer("mask", torch.ones(1).expand(4))
+    module.register_buffer("rows", torch.arange(6.0).view(2, 3).T)
+    train(wrapped(module, 1, slowmo_frequency=2, localsgd_frequency=2), 4)
+    assert module.rows.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_the_end_of_a_training_is_told(wrapped: Any) -> None:
+    drained = wrapped(torch.nn.Linear(2, 2), 1, slowmo_frequency=2, localsgd_frequency=2)
+    train(drained, 2)
+    drained.runtime.drain()
+    with pytest.raises(SystemExit) as end:
+        train(drained, 100)
+    assert end.value.code == 0 and not drained.is_running
+    drained.leave()
+    with pytest.raises(RuntimeError, match="leave was called"):
+        train(drained, 1)
+
+
 def test_a_model_in_another_precision_is_told_of(wrapped: Any, caplog: Any) -> None:
     model = wrapped(torch.nn.Linear(2, 2).to(torch.bfloat16), 1, slowmo_frequency=2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -108,6 +109,18 @@ def test_a_tensor_whose_memory_was_freed(worker: slowmo.Worker) -> None:
     worker.step([values], 0.1)
 
 
+def test_a_tensor_whose_storage_became_smaller(worker: slowmo.Worker) -> None:
+    values = synchronized(worker)
+    up_to_a_round(worker)
+    storage = values.untyped_storage()
+    storage.resize_(8)
+    with pytest.raises(slowmo.TensorError, match="its storage was resized"):
+        worker.step([values], 0.1)
+    storage.resize_(16)
+    values.zero_()
+    worker.step([values], 0.1)
+
+
 def test_a_value_that_is_not_finite(worker: slowmo.Worker) -> None:
     values = synchronized(worker)
     up_to_a_round(worker)
@@ -180,6 +193,36 @@ def test_data_loaders_may_fork(worker: slowmo.Worker) -> None:
     for batch in loader:
         values -= batch.mean() / 10
         worker.step([values], 0.1)
+
+
+def test_a_forked_process_keeps_no_socket_of_its_node(worker: slowmo.Worker) -> None:
+    synchronized(worker)
+    name = f"\0slowmo-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listens, socket.socket(socket.AF_UNIX) as dials:
+        listens.bind(name)
+        listens.listen(1)
+        dials.connect(name)
+        accepted, _ = listens.accept()
+        mine, others = socket.socketpair()
+        with accepted, mine, others:
+            copies = [one.fileno() for one in (listens, dials, accepted)]
+            child = os.fork()
+            if child == 0:
+                # Another open descriptor could have taken the number of a closed one.
+                names = [os.readlink(f"/proc/self/fd/{fd}") for fd in copies if is_open(fd)]
+                kept = any(entry.startswith("socket:") for entry in names)
+                os._exit(1 if kept or not is_open(mine.fileno()) else 0)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            dials.sendall(b"still open here")
+            assert accepted.recv(64) == b"still open here"
+
+
+def is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def program(text: str, *arguments: str) -> subprocess.Popen[str]:

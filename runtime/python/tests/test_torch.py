@@ -79,34 +79,114 @@ def test_a_step_with_nothing_due_costs_microseconds() -> None:
     assert median < 50e-6
 
 
-@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop"])
-def test_state_that_is_made_early_changes_nothing(kind: str) -> None:
-    """What joiners and checkpoints take exists before the first step."""
+#: Optimizers of PyTorch, with arguments under which their first step differs from later ones.
+OPTIMIZERS: dict[str, dict[str, object]] = {
+    "ASGD": {},
+    "Adadelta": {},
+    "Adafactor": {},
+    "Adagrad": {"initial_accumulator_value": 0.1},
+    "Adam": {"amsgrad": True},
+    "AdamW": {},
+    "Adamax": {},
+    "Muon": {},
+    "NAdam": {},
+    "RAdam": {},
+    "RMSprop": {"momentum": 0.9, "centered": True},
+    "Rprop": {},
+    "SGD": {"momentum": 0.9, "dampening": 0.5},
+}
+#: Those that cannot take a step without a closure, or with dense gradients.
+NO_TRIAL_STEP = ["LBFGS", "SparseAdam"]
+
+
+def test_every_optimizer_of_pytorch_is_in_a_test() -> None:
+    base = torch.optim.Optimizer
+    kinds = {kind.__name__ for kind in base.__subclasses__() if kind.__module__.startswith("torch")}
+    assert {kind for kind in kinds if hasattr(torch.optim, kind)} <= {*OPTIMIZERS, *NO_TRIAL_STEP}
+
+
+def optimizer_of(kind: str, model: Any) -> Any:
+    if not hasattr(torch.optim, kind):
+        pytest.skip(f"this PyTorch has no {kind}")
+    return getattr(torch.optim, kind)(model.parameters(), lr=0.1, **OPTIMIZERS[kind])
+
+
+def one_step(model: Any, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    ((model(torch.eye(2)) - 1) ** 2).sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_state_that_travels_changes_nothing(kind: str) -> None:
+    """What joiners and checkpoints take is known before the first step."""
     torch.manual_seed(0)
-    more = {"momentum": 0.9} if kind in ("SGD", "RMSprop") else {}
-    models = [torch.nn.Linear(2, 2)]
+    models = [torch.nn.Linear(2, 2, bias=False)]
     models.append(copy.deepcopy(models[0]))
     for model, keys in zip(models, ({"joiner_buffers": "reset"}, {}), strict=True):
-        optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **more)
-        with slowmo.SlowMo(model, optimizer, slowmo.Config(), tau=3, **keys) as training:
-            lent = training._optimizer_buffers()
-            assert bool(lent) == (not keys)
+        optimizer = optimizer_of(kind, model)
+        scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+        with slowmo.SlowMo(
+            model, optimizer, slowmo.Config(), tau=3, frequency=3, beta=0, alpha=1, **keys
+        ):
             for _ in range(6):
-                optimizer.zero_grad()
-                ((model(torch.eye(2)) - 1) ** 2).sum().backward()
-                optimizer.step()
+                one_step(model, optimizer)
+                scheduler.step()
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
-        assert torch.allclose(one, other, atol=1e-6)
+        assert torch.equal(one, other)
 
 
-def test_an_optimizer_that_needs_a_closure_is_told_what_to_set() -> None:
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_state_that_arrives_is_used(kind: str) -> None:
+    from slowmo.torch import OptimizerState
+
+    torch.manual_seed(0)
+    veteran = torch.nn.Linear(2, 2, bias=False)
+    joiner = copy.deepcopy(veteran)
+    optimizers = [optimizer_of(kind, model) for model in (veteran, joiner)]
+    states = [OptimizerState(optimizer) for optimizer in optimizers]
+    for _ in range(3):
+        one_step(veteran, optimizers[0])
+    lent = [state.lend() for state in states]
+    assert lent[0], "every one of these has a state"
+    for (name, own), (other, zeros) in zip(*lent, strict=True):
+        assert name == other and own.shape == zeros.shape
+        zeros.copy_(own)
+    for state in states:
+        state.take()
+    with torch.no_grad():
+        joiner.weight.copy_(veteran.weight)
+    for _ in range(3):
+        one_step(veteran, optimizers[0])
+        one_step(joiner, optimizers[1])
+    assert torch.equal(veteran.weight, joiner.weight)
+
+
+@pytest.mark.parametrize("kind", NO_TRIAL_STEP)
+def test_an_optimizer_without_a_trial_step_is_told_what_to_set(kind: str) -> None:
     model = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.LBFGS(model.parameters())
-    with pytest.raises(TypeError, match=r'LBFGS.*joiner_buffers="reset"'):
+    optimizer = getattr(torch.optim, kind)(list(model.parameters()))
+    with pytest.raises(TypeError, match=rf'{kind}.*joiner_buffers="reset"'):
         with slowmo.SlowMo(model, optimizer, slowmo.Config()):
             pass
     with slowmo.SlowMo(model, optimizer, slowmo.Config(), joiner_buffers="reset"):
         pass
+
+
+def test_a_context_that_fails_leaves_nothing_behind() -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        with pytest.raises(slowmo.WorkerError):
+            with slowmo.SlowMo(model, optimizer, slowmo.Config(), worker=5):
+                pass
+    with slowmo.Runtime(slowmo.Config(), tau=5, frequency=5) as runtime:
+        with pytest.raises(TypeError, match="has its settings already"):
+            slowmo.SlowMo(model, optimizer, runtime=runtime, tau=2)
+        with slowmo.SlowMo(model, optimizer, runtime=runtime) as training:
+            for _ in range(5):
+                one_step(model, optimizer)
+            assert training.report is not None and training.report.slow_step
 
 
 def test_buffers_are_lent_and_counters_stay() -> None:

@@ -2,7 +2,9 @@
 
 A child has copies of the parent's sockets. One that outlives a killed parent, as workers of a
 DataLoader do for seconds, would keep the node's port open, and the other nodes would learn of the
-death by silence alone. So a child closes its copies, which it cannot use anyway.
+death by silence alone. A copy of a socket between two nodes of this machine would keep the other
+node from learning that this one closed it. So a child closes its copies, which it cannot use
+anyway.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import os
 import socket
 
+#: Beginning of the names of sockets between two nodes of this machine.
+_SAME_HOST = b"\0slowmo-"
 #: Addresses at which this process's nodes have listened.
 _addresses: set[tuple[str, int]] = set()
 
@@ -18,6 +22,21 @@ def note(address: str) -> None:
     """Remembers the address of a node of this process."""
     host, _, port = address.rpartition(":")
     _addresses.add((host.strip("[]"), int(port)))
+
+
+def _is_node_s(copy: socket.socket) -> bool:
+    if copy.type == socket.SOCK_DGRAM:
+        return copy.getsockname()[:2] in _addresses
+    if copy.family != socket.AF_UNIX:
+        return False
+    # The end that listens has the name, and the sockets that it accepted.
+    names = [copy.getsockname()]
+    try:
+        names.append(copy.getpeername())
+    except OSError:
+        # It listens.
+        pass
+    return any(isinstance(name, bytes) and name.startswith(_SAME_HOST) for name in names)
 
 
 def _close_copies() -> None:
@@ -32,10 +51,10 @@ def _close_copies() -> None:
             # It is no socket, or the one by which the folder was listed.
             continue
         try:
-            is_node_s = copy.type == socket.SOCK_DGRAM and copy.getsockname()[:2] in _addresses
+            closes = _is_node_s(copy)
         except OSError:
-            is_node_s = False
-        if is_node_s:
+            closes = False
+        if closes:
             copy.close()
         else:
             copy.detach()

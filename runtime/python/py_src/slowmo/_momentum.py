@@ -39,7 +39,16 @@ class SlowMomentum:
 
     @torch.no_grad()
     def begin(self, parameters: Iterable[torch.Tensor], bootstrapped: bool) -> None:
-        """Takes the first anchor. A node that joined knows it only after its first slow step."""
+        """Takes the first anchor. A node that joined knows it only after its first slow step.
+
+        Only a training that begins takes up a restored momentum: others have one already.
+        """
+        if not bootstrapped and self._restored is not None:
+            self._restored = None
+            _logger.warning(
+                "the slow momentum of the loaded state is not used: the cluster that this node "
+                "joined, or the checkpoint that it continues from, has its own"
+            )
         if self._keeps and bootstrapped:
             self._anchor = [_values(parameter).clone() for parameter in parameters]
             if self._restored is None:

@@ -27,17 +27,26 @@ class Runtime:
 
     Settings come from a file, `SLOWMO_*` variables, `--slowmo-*` flags, and from `config` (a
     `Config`, or a mapping of keys) and `keys`. As a context it closes at its end.
+
+    Raises ConfigError or SpawnError, after which nothing runs and nothing listens; and ProcessError
+    in a fork, and where the process has a runtime: close that one first.
     """
 
     def __init__(self, config: Config | Mapping[str, object] | None = None, **keys: object) -> None:
         settings = configured(config, **keys)
         _logging.start()
         self._inner = _slowmo.Runtime(settings)
+        self._config = settings
         _fork.note(self._inner.address)
 
     def worker(self, index: int = 0) -> Worker:
         """Takes the handle of worker `index`; each can be taken once."""
         return Worker(self._inner.worker(index))
+
+    @property
+    def config(self) -> Config:
+        """A copy of the settings with which this node was started."""
+        return self._config.copy()
 
     @property
     def node_id(self) -> int:
@@ -85,11 +94,15 @@ class Worker:
     Tensors are lent for the time of a call: float32, contiguous, in main memory, in the same order
     at every call and on every node. Nothing else may change them during a call. A worker that did
     not leave does so when nothing refers to it any more, at the latest when the interpreter ends.
+
+    Every call raises ProcessError in a fork, and while another thread is in a call; TensorError for
+    a tensor that cannot be lent, and nothing was read, written or sent then; and WorkerError once
+    the worker has left or the node has stopped.
     """
 
     def __init__(self, inner: _slowmo.Worker) -> None:
         self._inner = inner
-        self._forgotten = weakref.finalize(self, _leave, inner)
+        self._forgotten = weakref.finalize(self, _leave, inner, os.getpid())
         _open.add(self)
 
     def attach_sampler(self, sampler: ElasticSampler) -> None:
@@ -104,6 +117,9 @@ class Worker:
         If a cluster trains already, joins it with its next round and takes over its parameters and
         its step. Call it once, before the first step. `optimizer` and `model` are buffers that
         travel with the parameters: the base optimizer's, and the model's (batch-norm statistics).
+
+        Raises SynchronizeError if the others do not come or do not agree. The tensors are
+        unchanged, unless it says otherwise; mend what it names and start the process again.
         """
         return self._inner.synchronize(describe(parameters), describe(optimizer), describe(model))
 
@@ -119,6 +135,9 @@ class Worker:
 
         Call it after every optimizer step. `learning_rate` is the inner optimizer's at this moment.
         Where nothing is due no tensor is looked at.
+
+        Raises StepError. The step counter did not move, and the tensors are unchanged unless it
+        says otherwise. It also says whether to try the step again, or that the training is over.
         """
         if not self._inner.is_due():
             return self._inner.step_alone(learning_rate)
@@ -127,7 +146,10 @@ class Worker:
         )
 
     def average_gradients(self, gradients: Tensors) -> None:
-        """Averages the gradients over the node's workers; with base `all_reduce` over all nodes."""
+        """Averages the gradients over the node's workers; with base `all_reduce` over all nodes.
+
+        Raises GradientError. The gradients are unchanged, or hold the node's mean: it says which.
+        """
         self._inner.average_gradients(describe(gradients))
 
     def is_due(self) -> bool:
@@ -160,20 +182,18 @@ class Worker:
 
     def leave(self) -> None:
         """Leaves in order: what this node sent has arrived on return."""
+        self._inner.leave()
         _open.discard(self)
         self._forgotten.detach()
-        self._inner.leave()
 
 
-_process = os.getpid()
-
-
-def _leave(worker: _slowmo.Worker) -> None:
+def _leave(worker: _slowmo.Worker, process: int) -> None:
     """Leaves with a worker that nobody will use, so that the others need not miss this node.
 
-    Loops that were written for other libraries never say that they are over.
+    Loops that were written for other libraries never say that they are over. A fork of the
+    `process` in which the worker was made has no part in it.
     """
-    if os.getpid() != _process:
+    if os.getpid() != process:
         return
     try:
         worker.leave()
@@ -183,8 +203,6 @@ def _leave(worker: _slowmo.Worker) -> None:
 
 def _end() -> None:
     """Leaves with the workers that have not left, while the log still goes to `logging`."""
-    if os.getpid() != _process:
-        return
     for worker in list(_open):
         worker._forgotten()
     _logging.stop()

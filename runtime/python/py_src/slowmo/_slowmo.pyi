@@ -32,7 +32,7 @@ __all__ = [
 
 __version__: str
 
-_Described: TypeAlias = tuple[str, int, Sequence[int], str, str, bool, object]
+_Described: TypeAlias = tuple[str, int, int, Sequence[int], str, str, bool, object]
 _Line: TypeAlias = tuple[int, str, str]
 
 class SlowmoError(Exception):

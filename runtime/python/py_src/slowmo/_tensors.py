@@ -1,4 +1,5 @@
-"""Describes tensors for the extension: name, address, shape, type, device, layout, owner."""
+"""Describes tensors for the extension: name, address, bytes from there to the end of its memory,
+shape, type, device, whether it is one block in row-major order, and the owner of the memory."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 #: One tensor, as `_slowmo` takes it.
-Described: TypeAlias = tuple[str, int, tuple[int, ...], str, str, bool, object]
+Described: TypeAlias = tuple[str, int, int, tuple[int, ...], str, str, bool, object]
 #: Tensors in a fixed order: themselves, pairs of name and tensor, or a mapping from names.
 Tensors: TypeAlias = Iterable[Any] | Mapping[str, Any]
 
@@ -34,7 +35,9 @@ def _tensor(name: str, tensor: Any) -> Described:
     contiguous = strided and tensor.is_contiguous()
     address = tensor.data_ptr() if contiguous else 0
     owner = tensor.untyped_storage() if strided else None
-    return name, address, tuple(tensor.shape), kind, device, contiguous, owner
+    # A storage may have become smaller than the tensors that share it.
+    left = owner.nbytes() - tensor.storage_offset() * tensor.element_size() if owner else 0
+    return name, address, max(left, 0), tuple(tensor.shape), kind, device, contiguous, owner
 
 
 def _array(name: str, array: Any) -> Described:
@@ -49,4 +52,6 @@ def _array(name: str, array: Any) -> Described:
     typestr = interface["typestr"]
     kind = "float32" if typestr in ("<f4", "=f4") else typestr
     contiguous = interface.get("strides") is None
-    return name, address, tuple(interface["shape"]), kind, "cpu", contiguous, array
+    shape = tuple(interface["shape"])
+    # NumPy resizes no array that anything refers to.
+    return name, address, array.nbytes, shape, kind, "cpu", contiguous, array

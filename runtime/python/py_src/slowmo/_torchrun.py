@@ -27,6 +27,10 @@ _WAIT_MAX = timedelta(minutes=5)
 #: Number of clusters that this process has formed, so that each has names of its own.
 _formed = 0
 
+#: The store that this process made. In rank 0 it serves the others: one that came late would find
+#: it gone.
+_made: Any = None
+
 
 @dataclass(frozen=True)
 class Place:
@@ -80,8 +84,10 @@ def _store() -> Any:
     """The store of the process group, or the one that it would have."""
     if dist.is_initialized():
         return dist.distributed_c10d._get_default_store()
-    store, _, _ = next(rendezvous("env://"))
-    return store
+    global _made
+    if _made is None:
+        _made, _, _ = next(rendezvous("env://"))
+    return _made
 
 
 def _own_address() -> str:

@@ -11,6 +11,7 @@ go and die, and `Accelerator()` sees one process.
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
@@ -24,6 +25,8 @@ from .torch import model_buffers
 
 __all__ = ["LocalSGD", "leave"]
 
+_logger = logging.getLogger("slowmo")
+
 _AVERAGED_ALONE = 0.0
 
 
@@ -35,7 +38,13 @@ class _Node:
         place = _torchrun.place()
         _torchrun.form_cluster(config, place.rank, place.world_size)
         # Plain averages: no slow momentum.
-        keys = {"base": "local_sgd", "frequency": str(steps), "alpha": "1", "beta": "0"}
+        keys = {
+            "base": "local_sgd",
+            "frequency": str(steps),
+            "outer": "slowmo",
+            "alpha": "1",
+            "beta": "0",
+        }
         for key, value in keys.items():
             config.set(key, value)
         self.steps = steps
@@ -57,6 +66,9 @@ class LocalSGD:
     The first context waits for the other processes and takes over the parameters of the first one.
     The end of a context averages once more, unless the last step has. A program that ends leaves
     the cluster; `leave` does so before.
+
+    A node that was drained ends its program, since Accelerate's loops do not ask whether they go
+    on: the first `step` after it has handed over raises SystemExit(0).
     """
 
     def __init__(
@@ -110,10 +122,18 @@ class LocalSGD:
             self._own_gradients.__exit__(kind, error, trace)
 
     def step(self) -> None:
-        """Counts a step, and averages the parameters if it is a last one of `local_sgd_steps`."""
+        """Counts a step, and averages the parameters if it is a last one of `local_sgd_steps`.
+
+        Raises StepError as `Worker.step` does, and SystemExit(0) once this node was drained.
+        """
         self.num_steps += 1
-        if self.enabled:
-            self.report = _joined().step(self.model)
+        if not self.enabled:
+            return
+        node = _joined()
+        if not node.worker.is_running():
+            _logger.info("this node was drained and has handed over: its program ends")
+            raise SystemExit(0)
+        self.report = node.step(self.model)
 
     @property
     def is_running(self) -> bool:
@@ -131,11 +151,12 @@ class LocalSGD:
             )
 
     def _average(self) -> None:
-        """Takes steps without training until parameters were averaged after the last one."""
+        """Takes steps without training until parameters were averaged after the last one.
+
+        Also where this node took none: the others wait for its part of their average.
+        """
         node = _joined()
-        if self.report is None:
-            return
-        while node.worker.is_running() and self.report.exchange != "average":
+        while node.worker.is_running() and (self.report is None or self.report.round is None):
             self.report = node.step(self.model)
 
 

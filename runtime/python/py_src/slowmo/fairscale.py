@@ -5,8 +5,9 @@ from slowmo.fairscale import SlowMoBaseAlgorithm, SlowMoDistributedDataParallel
 ```
 
 Every argument of the original is there: it is used, or it has no meaning here and is taken, or it
-is refused with the reason. Two things differ on purpose. The first anchor is taken before the first
-inner step. Buffers are averaged with the parameters, and broadcast within a node only.
+is refused with the reason. Three things differ on purpose. The first anchor is taken before the
+first inner step. Buffers are averaged with the parameters, and broadcast within a node only. A node
+that was drained ends its program: loops of fairscale do not ask whether they go on.
 """
 
 from __future__ import annotations
@@ -129,6 +130,10 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
         self._momentum = slow_momentum(self._config, carry_slow_momentum and self.slowmo)
         self.local_node_group = self._local_group(local_node_group)
         self._started = False
+        self._has_left = False
+        self._goes_on = True
+        #: What the start added to the parameters of a model that is not float32.
+        self._shift: list[torch.Tensor] | None = None
         self._runtime: Runtime | None = None
         self._worker: Worker | None = None
         self._averages_gradients = False
@@ -151,15 +156,31 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
         `fp32_params` are the float32 masters of a model in another precision: a list in the order
         of the parameters, one flat tensor, or a dict that holds one of these. They are exchanged,
         and the model gets their values.
+
+        Raises StepError as `Worker.step` does, and SystemExit(0) at the first call after this node
+        was drained and has handed over. Loops that ask `is_running` end before that. RuntimeError
+        after `leave`.
         """
+        if self._has_left:
+            raise RuntimeError("leave was called: nothing is exchanged any more; end the loop")
+        if not self._goes_on:
+            self.logger.info("this node was drained and has handed over: its program ends")
+            raise SystemExit(0)
         self._start()
         if self._rates is None:
             self._rates = Rates(optimizer)
+        if self._shift is not None:
+            self._shift_masters(optimizer, fp32_params, self._shift)
+            self._shift = None
         exchanged = self._exchange(optimizer, fp32_params) if self._worker is not None else False
+        if self._worker is not None:
+            self._goes_on = self._worker.is_running()
         if self.local_node_group is not None:
-            told = torch.tensor([float(exchanged)])
+            device = next(self.module.parameters()).device
+            told = torch.tensor([float(exchanged), float(self._goes_on)], device=device)
             dist.broadcast(told, self._first_of_node(), group=self.local_node_group)
-            if told.item():
+            exchanged, self._goes_on = (bool(one) for one in told.tolist())
+            if exchanged:
                 self._broadcast_in_node(list(self.module.parameters()))
                 self._copy_to_masters(optimizer, fp32_params)
         self.num_updates += 1
@@ -172,7 +193,9 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
     @property
     def is_running(self) -> bool:
         """Whether the training goes on: `False` once this node was drained and has handed over."""
-        return self._worker is None or self._worker.is_running()
+        if self._worker is not None:
+            self._goes_on = self._worker.is_running()
+        return self._goes_on
 
     @property
     def runtime(self) -> Runtime | None:
@@ -180,7 +203,9 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
         return self._runtime
 
     def leave(self) -> None:
-        """Leaves the cluster; the end of the program does so too."""
+        """Leaves the cluster, which ends the training; the end of the program does so too."""
+        self._has_left = True
+        self._goes_on = False
         if self._worker is not None:
             self._worker.leave()
         if self._runtime is not None:
@@ -292,16 +317,23 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
         if self._started:
             return
         self._started = self.global_momentum_buffers_initialized = True
+        parameters = list(self.module.parameters())
+        rounds = any(parameter.dtype != torch.float32 for parameter in parameters)
+        before = _single(parameters) if rounds else []
         if self.local_rank == 0:
             self._start_node()
-        self._broadcast_in_node([*self.module.parameters(), *self.module.buffers()])
+        self._broadcast_in_node([*parameters, *self.module.buffers()])
+        if rounds:
+            after = _single(parameters)
+            self._shift = [new.sub_(old) for new, old in zip(after, before, strict=True)]
 
     def _start_node(self) -> None:
         _torchrun.form_cluster(self._config, self.logical_rank, self.logical_world_size)
         self._runtime = Runtime(self._config)
         self._worker = worker = self._runtime.worker()
-        with Lent(self.module.named_parameters()) as parameters:
-            synchronized = worker.synchronize(parameters, model=model_buffers(self.module))
+        named = self.module.named_parameters()
+        with Lent(named) as parameters, Lent(model_buffers(self.module)) as buffers:
+            synchronized = worker.synchronize(parameters, model=buffers)
         self.num_updates = synchronized.step
         if self.process_world_size == 1:
             # No launcher of PyTorch counted the processes: the view does.
@@ -330,8 +362,7 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
             self._tell_of_masters()
         changed = self._momentum.before(values, self.num_updates, rate)
         try:
-            with Lent(named) as parameters:
-                buffers = model_buffers(self.module)
+            with Lent(named) as parameters, Lent(model_buffers(self.module)) as buffers:
                 self.report = worker.step(parameters, rate, model=buffers)
         except SlowmoError:
             if changed:
@@ -343,6 +374,24 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
         self.ps_weight.fill_(self.report.weight)
         self.num_updates = self.report.step
         return True
+
+    @torch.no_grad()
+    def _shift_masters(
+        self, optimizer: torch.optim.Optimizer, fp32_params: Any, shift: list[torch.Tensor]
+    ) -> None:
+        """Moves the masters as the start moved the parameters, which took over another node's.
+
+        The optimizer has stepped them once since, with gradients at the new parameters.
+        """
+        parameters: list[torch.Tensor] = list(self.module.parameters())
+        masters = _masters(optimizer, fp32_params, parameters)
+        if masters is None:
+            return
+        for master, parameter, change in zip(masters, parameters, shift, strict=True):
+            # Where a parameter is float32 it is its own master.
+            if master is not parameter:
+                master.add_(change.view(master.shape).to(master))
+                parameter.copy_(master.view(parameter.shape))
 
     def _tell_of_masters(self) -> None:
         if not self._told_of_masters:
@@ -407,9 +456,13 @@ class Lent:
     def __enter__(self) -> list[tuple[str, torch.Tensor]]:
         return [(name, self._lent(tensor.detach())) for name, tensor in self._named]
 
+    @torch.no_grad()
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            _copy((staged for staged, _ in self._staged), (own for _, own in self._staged))
+            for staged, own in self._staged:
+                # Values that share memory are equal, and were sent as often as they are seen.
+                whole = own.as_strided(_stored(own), own.stride())
+                whole.copy_(staged.as_strided(_stored(own), staged.stride()))
         self._staged.clear()
 
     def _lent(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -438,6 +491,17 @@ class _Flat:
     def write_back(self) -> None:
         parts = torch.split(self.values, [tensor.numel() for tensor in self._tensors])
         _copy(parts, self._tensors)
+
+
+def _stored(tensor: torch.Tensor) -> list[int]:
+    """The shape of what a tensor stores: a dimension that was expanded stores one value."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return [size if stride else min(size, 1) for size, stride in sizes]
+
+
+def _single(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of tensors as float32."""
+    return [tensor.detach().to(torch.float32, copy=True) for tensor in tensors]
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -12,10 +12,11 @@ import torch
 from . import _torchrun
 from ._config import configured
 from ._momentum import SlowMomentum
+from ._optimizer import OptimizerState
 from ._runtime import Runtime, Worker
 from ._slowmo import Config, ElasticSampler, SlowmoError, StepReport, Synchronized
 
-__all__ = ["Rates", "SlowMo", "learning_rate", "model_buffers", "optimizer_buffers"]
+__all__ = ["OptimizerState", "Rates", "SlowMo", "learning_rate", "model_buffers"]
 
 _logger = logging.getLogger("slowmo")
 
@@ -41,6 +42,12 @@ class SlowMo:
     settings ask for it (`buffers`, `joiner_buffers`, `checkpoint_every`), by default to joiners.
     With `carry_slow_momentum` the state of `state_dict` holds the slow momentum, for two more
     copies of the model in memory.
+
+    A `runtime` of several workers, or one that outlives this context, is passed with the number of
+    its `worker`; it has its settings already.
+
+    Raises SpawnError or SynchronizeError where the context begins, after which nothing runs. In it
+    `optimizer.step()` raises StepError: the optimizer's own step is done, the exchange is not.
     """
 
     def __init__(
@@ -55,9 +62,11 @@ class SlowMo:
         carry_slow_momentum: bool = False,
         **keys: object,
     ) -> None:
+        if runtime is not None and (config is not None or keys):
+            raise TypeError("runtime has its settings already: pass config and keys to Runtime")
         self.model = model
         self.optimizer = optimizer
-        self._config = configured(config, **keys)
+        self._config = configured(config, **keys) if runtime is None else runtime.config
         self._runtime = runtime
         self._owns_runtime = runtime is None
         self._index = worker
@@ -65,6 +74,7 @@ class SlowMo:
         self._worker: Worker | None = None
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._rates = Rates(optimizer)
+        self._state: OptimizerState | None = None
         self._momentum = slow_momentum(self._config, carry_slow_momentum)
         self._step = 0
         #: What the last step reported; `None` before the first one.
@@ -73,21 +83,19 @@ class SlowMo:
         self.synchronized: Synchronized | None = None
 
     def __enter__(self) -> SlowMo:
+        if self._config.lends_optimizer:
+            self._state = OptimizerState(self.optimizer)
         if self._runtime is None:
             place = _torchrun.place()
             _torchrun.form_cluster(self._config, place.rank, place.world_size)
             self._runtime = Runtime(self._config)
-        self._worker = self._runtime.worker(self._index)
         try:
+            self._worker = self._runtime.worker(self._index)
             self._synchronize(self._worker)
+            self._hook()
         except BaseException:
             self._end()
             raise
-        hooks = self.optimizer.register_step_post_hook(lambda *_: self._after_step())
-        self._hooks.append(hooks)
-        if self._config.devices > 1 or self._config.averages_gradients:
-            hooks = self.optimizer.register_step_pre_hook(lambda *_: self._before_step())
-            self._hooks.append(hooks)
         return self
 
     def __exit__(
@@ -96,9 +104,6 @@ class SlowMo:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
         try:
             self._end()
         except SlowmoError:
@@ -138,13 +143,16 @@ class SlowMo:
         """What `load_state_dict` takes: the slow momentum, if it is carried.
 
         Save it beside the model's and the optimizer's, after a slow step (`report.slow_step`): in
-        between, nodes differ. Whole runs are saved better by the runtime itself (key
-        `checkpoints`).
+        between, nodes differ. `step` is for the program's own use: a new training counts from 0.
+        Whole runs are saved better by the runtime itself (key `checkpoints`).
         """
         return {"step": self._step, "slow_momentum": self._momentum.state(self._names())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues with a saved slow momentum; on all nodes, before the context begins."""
+        """Continues with a saved slow momentum; on all nodes, before the context begins.
+
+        A node that joins a cluster or continues from a checkpoint of the runtime takes that one's.
+        """
         if self._worker is not None:
             raise RuntimeError(
                 "load_state_dict was called in the context: the slow momentum of a training that "
@@ -155,16 +163,23 @@ class SlowMo:
     def _names(self) -> Iterator[str]:
         return (name for name, _ in self.model.named_parameters())
 
+    def _hook(self) -> None:
+        after = self.optimizer.register_step_post_hook(lambda *_: self._after_step())
+        self._hooks.append(after)
+        if self._config.devices > 1 or self._config.averages_gradients:
+            before = self.optimizer.register_step_pre_hook(lambda *_: self._before_step())
+            self._hooks.append(before)
+
     def _synchronize(self, worker: Worker) -> None:
-        if self._config.lends_optimizer:
-            prime(self.optimizer)
         if self._sampler is not None:
             worker.attach_sampler(self._sampler)
         self.synchronized = worker.synchronize(
             self.model.named_parameters(),
-            optimizer=self._optimizer_buffers(),
+            optimizer=self._state.lend() if self._state else (),
             model=model_buffers(self.model),
         )
+        if self._state:
+            self._state.take()
         self._step = self.synchronized.step
         self._momentum.begin(self.model.parameters(), is_new(worker, self.synchronized))
 
@@ -196,20 +211,22 @@ class SlowMo:
             report = worker.step(
                 parameters,
                 rate,
-                optimizer=self._optimizer_buffers(),
+                optimizer=self._state.lend() if self._state else (),
                 model=model_buffers(self.model),
             )
         except SlowmoError:
             if changed:
                 self._momentum.undo(values, rate)
             raise
+        if self._state:
+            self._state.take()
         self._momentum.after(values, report, rate)
         return report
 
-    def _optimizer_buffers(self) -> list[tuple[str, torch.Tensor]]:
-        return optimizer_buffers(self.optimizer) if self._config.lends_optimizer else []
-
     def _end(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
         worker, self._worker = self._worker, None
         try:
             if worker is not None:
@@ -282,70 +299,5 @@ def slow_momentum(config: Config, keeps: bool) -> SlowMomentum:
 
 def model_buffers(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     """The model's float32 buffers, which exact averages average: counters stay each node's own."""
-    return [(name, buffer) for name, buffer in model.named_buffers() if _is_lent(buffer)]
-
-
-def optimizer_buffers(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
-    """The float32 tensors of an optimizer's state, by parameter and name."""
-    buffers = []
-    for index, parameter in enumerate(_parameters(optimizer)):
-        state = optimizer.state.get(parameter, {})
-        for key in sorted(state, key=str):
-            if torch.is_tensor(state[key]) and _is_lent(state[key]):
-                buffers.append((f"{index}.{key}", state[key]))
-    return buffers
-
-
-def _is_lent(tensor: torch.Tensor) -> bool:
-    return tensor.dtype == torch.float32
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    for group in optimizer.param_groups:
-        yield from group["params"]
-
-
-def prime(optimizer: torch.optim.Optimizer) -> None:
-    """Creates the state that optimizers create at their first step, as zeros.
-
-    What travels must have the same size at every call. Takes a step at rate 0 with gradients of 0,
-    which changes no parameter, and undoes what it changed in the state.
-    """
-    parameters = list(_parameters(optimizer))
-    if all(parameter in optimizer.state for parameter in parameters):
-        return
-    gradients = [parameter.grad for parameter in parameters]
-    rates = [group["lr"] for group in optimizer.param_groups]
-    known = {
-        (parameter, key): value.clone()
-        for parameter in parameters
-        for key, value in optimizer.state.get(parameter, {}).items()
-        if torch.is_tensor(value)
-    }
-    for group in optimizer.param_groups:
-        group["lr"] = torch.zeros_like(group["lr"]) if torch.is_tensor(group["lr"]) else 0.0
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    step: Callable[[], Any] = optimizer.step
-    try:
-        step()
-    except TypeError as error:
-        raise TypeError(
-            f"{type(optimizer).__name__}.step() fails without arguments, so the state that joiners "
-            "and checkpoints take cannot be made before the first step: pass "
-            'joiner_buffers="reset", and no checkpoint_every'
-        ) from error
-    finally:
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-    with torch.no_grad():
-        for parameter in parameters:
-            for key, value in optimizer.state.get(parameter, {}).items():
-                if torch.is_tensor(value):
-                    before = known.get((parameter, key))
-                    if before is not None:
-                        value.copy_(before)
-                    else:
-                        value.zero_()
+    buffers = model.named_buffers()
+    return [(name, buffer) for name, buffer in buffers if buffer.dtype == torch.float32]

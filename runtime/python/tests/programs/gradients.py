@@ -17,16 +17,14 @@ STEPS = 8
 lines = threading.Lock()
 
 
-def train(runtime: slowmo.Runtime, worker: int, base: str) -> None:
+def train(runtime: slowmo.Runtime, worker: int) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     # A parameter without a gradient counts as zeros.
     model.register_parameter("unused", nn.Parameter(torch.zeros(2)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     generator = torch.Generator().manual_seed(100 * runtime.node_id + worker)
-    config = slowmo.Config.load()
-    config.set("base", base)
     seen = []
-    with slowmo.SlowMo(model, optimizer, config, runtime=runtime, worker=worker) as training:
+    with slowmo.SlowMo(model, optimizer, runtime=runtime, worker=worker) as training:
         for _ in range(STEPS):
             optimizer.zero_grad()
             model(torch.randn(8, 3, generator=generator)).square().mean().backward()
@@ -54,7 +52,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with slowmo.Runtime(base=base, tau=4, frequency=4, devices=workers) as runtime:
         threads = [
-            threading.Thread(target=train, args=(runtime, index, base)) for index in range(workers)
+            threading.Thread(target=train, args=(runtime, index)) for index in range(workers)
         ]
         for thread in threads:
             thread.start()

@@ -1,6 +1,7 @@
 //! Bulk streams: a length-prefixed header, then raw bytes. Sending makes no copy, receiving one.
 
 use super::close::error_text;
+use super::framing::{BlockError, LENGTH_BYTES, read_block};
 use super::settings::{admit_bulk, open_window};
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{Counted, Session};
@@ -24,10 +25,10 @@ pub(super) async fn open(
     delivering: &Delivering,
     header: &[u8],
 ) -> Result<Box<dyn BulkSender>, BulkError> {
-    let mut first = BytesMut::with_capacity(4 + header.len());
+    let mut first = BytesMut::with_capacity(LENGTH_BYTES + header.len());
     first.put_u32_le(header.len() as u32);
     first.put_slice(header);
-    let used = Counted::new(&delivering.used);
+    let used = delivering.used();
     let stream = connection
         .open_uni()
         .await
@@ -82,30 +83,27 @@ impl Window {
 }
 
 async fn receive_one(mut stream: RecvStream, session: Arc<Session>, window: Window) {
-    let mut length = [0; 4];
-    if stream.read_exact(&mut length).await.is_err() {
-        return;
-    }
-    let length = u32::from_le_bytes(length) as usize;
-    if length > BULK_HEADER_BYTES_MAX {
-        let violation =
-            format!("a stream header of {length} bytes, the bound is {BULK_HEADER_BYTES_MAX}");
-        return session.close(DownReason::ProtocolViolation(violation));
-    }
-    let mut header = BytesMut::zeroed(length);
-    if stream.read_exact(&mut header).await.is_err() {
-        return;
-    }
-    let from = session.peer.node;
-    let header = header.freeze();
+    let header = match read_block(&mut stream, BULK_HEADER_BYTES_MAX).await {
+        Ok(Some(header)) => header.freeze(),
+        // The stream was reset, or its connection is lost.
+        Ok(None) | Err(BlockError::CutOff) => return,
+        Err(BlockError::TooLong(length)) => {
+            return session.close(DownReason::ProtocolViolation(header_too_long(length)));
+        }
+    };
     let _ = session
         .deliver(TransportEvent::Bulk {
-            from,
+            from: session.peer.node,
             header,
             stream: Box::new(QuicReceiver { stream, window }),
             share: Share::default(),
         })
         .await;
+}
+
+/// The text of a violation: a stream's header has this many bytes.
+pub(super) fn header_too_long(length: usize) -> String {
+    format!("a stream header of {length} bytes, the bound is {BULK_HEADER_BYTES_MAX}")
 }
 
 /// Counts the streams to one peer on one connection.
@@ -136,15 +134,19 @@ impl Delivering {
 
     /// Counts a finished stream until its peer has received all of it, or the connection is lost.
     fn track(&self, stream: SendStream, used: Counted) {
-        let counted = Counted::new(&self.finished);
+        let counted = self.finished();
         tokio::spawn(async move {
             let _ = stream.stopped().await;
             drop((counted, used));
         });
     }
 
+    /// Counts a finished stream until the returned guard is dropped.
+    pub(super) fn finished(&self) -> Counted {
+        Counted::new(&self.finished)
+    }
+
     /// Counts a stream that is written until the returned guard is dropped.
-    #[cfg(target_os = "linux")]
     pub(super) fn used(&self) -> Counted {
         Counted::new(&self.used)
     }

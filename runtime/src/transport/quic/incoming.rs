@@ -1,11 +1,12 @@
 //! Reads what a peer sends on the control connection that it dialed: one stream of frames, which may
 //! go past the connection on this machine, and datagrams.
 
+use super::framing::{BlockError, read_block};
 use super::same_host::{ControlListener, ControlReader};
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::Session;
 use bytes::BytesMut;
-use quinn::{Connection, ReadExactError, RecvStream};
+use quinn::{Connection, RecvStream};
 use slowmo_actors::ports::transport::{DownReason, Share, TransportEvent};
 use slowmo_protocol::wire::CONTROL_FRAME_BYTES_MAX;
 use std::sync::Arc;
@@ -63,19 +64,18 @@ impl Frames {
         &mut self,
         connection: &Connection,
         session: &Session,
-    ) -> Result<Option<BytesMut>, String> {
-        let reader = match self {
-            Self::Quic(stream) => return read_frame(stream).await,
-            Self::SameHost(reader) => reader,
-        };
-        // What the peer wrote is read also after its connection ended.
-        let next = tokio::select! {
-            biased;
-            next = reader.next() => next,
-            _ = connection.closed() => None,
-        };
-        session.pulse.count();
-        next.transpose().map_err(too_long)
+    ) -> Result<Option<BytesMut>, BlockError> {
+        match self {
+            Self::Quic(stream) => read_block(stream, CONTROL_FRAME_BYTES_MAX).await,
+            Self::SameHost(reader) => {
+                let next = reader.next(connection).await;
+                // The end of a socket is no sign of life.
+                if let Ok(Some(_)) = next {
+                    session.pulse.count();
+                }
+                next
+            }
+        }
     }
 }
 
@@ -101,7 +101,7 @@ async fn receive_control(
                 share: Share::default(),
             },
             Ok(None) => return,
-            Err(violation) => return session.close(DownReason::ProtocolViolation(violation)),
+            Err(error) => return session.close(DownReason::ProtocolViolation(violation(error))),
         };
         if session.deliver(event).await.is_err() {
             return;
@@ -109,30 +109,13 @@ async fn receive_control(
     }
 }
 
-/// Reads the next frame; `None` at the end of the stream or of the connection.
-async fn read_frame(stream: &mut RecvStream) -> Result<Option<BytesMut>, String> {
-    let mut length = [0; 4];
-    match stream.read_exact(&mut length).await {
-        Ok(()) => {}
-        Err(ReadExactError::FinishedEarly(read)) if read > 0 => {
-            return Err("a control frame was cut off".into());
+fn violation(error: BlockError) -> String {
+    match error {
+        BlockError::TooLong(length) => {
+            format!("a control frame of {length} bytes, the bound is {CONTROL_FRAME_BYTES_MAX}")
         }
-        Err(_) => return Ok(None),
+        BlockError::CutOff => "a control frame was cut off".to_owned(),
     }
-    let length = u32::from_le_bytes(length) as usize;
-    if length > CONTROL_FRAME_BYTES_MAX {
-        return Err(too_long(length));
-    }
-    let mut frame = BytesMut::zeroed(length);
-    match stream.read_exact(&mut frame).await {
-        Ok(()) => Ok(Some(frame)),
-        Err(ReadExactError::FinishedEarly(_)) => Err("a control frame was cut off".into()),
-        Err(_) => Ok(None),
-    }
-}
-
-fn too_long(length: usize) -> String {
-    format!("a control frame of {length} bytes, the bound is {CONTROL_FRAME_BYTES_MAX}")
 }
 
 async fn receive_datagrams(connection: Connection, session: Arc<Session>, accepted: Arc<Accepted>) {

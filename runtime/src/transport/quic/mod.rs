@@ -18,6 +18,7 @@ mod cluster_keys;
 mod congestion;
 mod credential;
 mod dial;
+pub mod framing;
 mod gate;
 mod handshake;
 mod identity;

@@ -16,9 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 /// Largest number of frames that are passed to quinn in one call.
 const FRAMES_PER_WRITE: usize = 64;
+/// Longest wait for the reason for which a peer ended its control socket.
+const REASON_WAIT_MAX: Duration = Duration::from_millis(300);
 /// How long connections are kept after others took their place, for those who looked them up just
 /// before and did not send yet.
 const LAST_USE_WAIT: Duration = Duration::from_millis(100);
@@ -143,10 +146,12 @@ impl Outgoing {
 
     /// Opens a bulk stream and sends its header.
     pub(super) async fn open_bulk(&self, header: &[u8]) -> Result<Box<dyn BulkSender>, BulkError> {
-        match &self.same_host {
-            Some(path) => path.open(&self.delivering, header).await,
-            None => bulk::open(&self.bulk_connection, &self.delivering, header).await,
+        if let Some(path) = &self.same_host
+            && let Ok(sender) = path.open(&self.delivering, header).await
+        {
+            return Ok(sender);
         }
+        bulk::open(&self.bulk_connection, &self.delivering, header).await
     }
 
     pub(super) fn queue_control(&self, frame: Bytes) -> Result<(), SendError> {
@@ -219,8 +224,11 @@ impl Frames {
             written = writer.write(&frames) => written,
         };
         if written.is_err() {
-            // The peer is gone or going. Frames may be lost, so nothing may follow them.
-            close(connection, CloseCode::Dropped, "its control socket broke");
+            // The peer is gone or going: its reason may be on its way. Frames may be lost, so
+            // nothing may follow them.
+            if timeout(REASON_WAIT_MAX, connection.closed()).await.is_err() {
+                close(connection, CloseCode::Dropped, "its control socket broke");
+            }
         }
         written.ok()
     }

@@ -1,7 +1,8 @@
 //! Control frames between nodes of one machine: one socket for each direction, on which frames
 //! follow each other, each after its length.
 
-use super::{Door, HEADER_WAIT_MAX, Path, READ_BUFFER_BYTES, Secrets};
+use super::{BEGINNING_WAIT_MAX, Door, Path, READ_BUFFER_BYTES, Secrets, read_out};
+use crate::transport::quic::framing::{BlockError, read_block};
 use crate::transport::quic::traffic::SameHostBytes;
 use bytes::{BufMut, Bytes, BytesMut};
 use quinn::Connection;
@@ -34,13 +35,12 @@ impl ControlListener {
     /// Waits for the peer's socket.
     pub(in super::super) async fn accept(&self) -> ControlReader {
         loop {
-            let stream = self.door.next().await;
-            let mut stream = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
-            let proved = timeout(HEADER_WAIT_MAX, self.door.secrets.is_proved(&mut stream));
+            let mut stream = self.door.next().await;
+            let greeted = timeout(BEGINNING_WAIT_MAX, self.door.secrets.greet(&mut stream));
             // Whoever does not begin as the peer does is nobody.
-            if let Ok(Some(())) = proved.await {
+            if let Ok(Ok(())) = greeted.await {
                 return ControlReader {
-                    stream,
+                    stream: BufReader::with_capacity(READ_BUFFER_BYTES, stream),
                     bytes: Arc::clone(&self.bytes),
                 };
             }
@@ -55,17 +55,29 @@ pub(in super::super) struct ControlReader {
 }
 
 impl ControlReader {
-    /// Reads the next frame; `None` when the peer sends no more, also if it died within a frame.
-    /// A frame that is too long is told by its length.
-    pub(in super::super) async fn next(&mut self) -> Option<Result<BytesMut, usize>> {
-        let length = self.stream.read_u32_le().await.ok()? as usize;
-        if length > CONTROL_FRAME_BYTES_MAX {
-            return Some(Err(length));
+    /// Reads the next frame; `None` when the peer sends no more. What it wrote is read also after
+    /// its connection ended.
+    ///
+    /// # Errors
+    /// The frame is too long.
+    pub(in super::super) async fn next(
+        &mut self,
+        connection: &Connection,
+    ) -> Result<Option<BytesMut>, BlockError> {
+        let read = read_out(connection, self.read()).await;
+        read.unwrap_or(Ok(None))
+    }
+
+    async fn read(&mut self) -> Result<Option<BytesMut>, BlockError> {
+        match read_block(&mut self.stream, CONTROL_FRAME_BYTES_MAX).await {
+            Ok(Some(frame)) => {
+                self.bytes.count_received(frame.len());
+                Ok(Some(frame))
+            }
+            // The peer died while it wrote.
+            Err(BlockError::CutOff) => Ok(None),
+            other => other,
         }
-        let mut frame = BytesMut::zeroed(length);
-        self.stream.read_exact(&mut frame).await.ok()?;
-        self.bytes.count_received(length);
-        Some(Ok(frame))
     }
 }
 
@@ -78,9 +90,7 @@ pub(in super::super) struct ControlWriter {
 impl ControlWriter {
     /// Opens the socket to the acceptor of a control connection; `None` if it does not listen.
     pub(in super::super) async fn open(connection: &Connection, path: &Path) -> Option<Self> {
-        let secrets = Secrets::of(connection)?;
-        let mut stream = secrets.connect().await.ok()?;
-        stream.write_all(&secrets.proof()).await.ok()?;
+        let stream = Secrets::of(connection)?.connect().await.ok()?;
         let bytes = path.bytes();
         Some(Self { stream, bytes })
     }
@@ -139,9 +149,9 @@ mod tests {
         let frames: Vec<Bytes> = (0..lengths.len()).map(frame).collect();
         let read = async {
             for frame in &frames {
-                assert_eq!(reader.next().await.unwrap().unwrap(), frame);
+                assert_eq!(reader.read().await.unwrap().unwrap(), frame);
             }
-            assert!(reader.next().await.is_none());
+            assert_eq!(reader.read().await, Ok(None));
             let counted = reader.bytes.received();
             drop(reader);
             counted
@@ -164,8 +174,8 @@ mod tests {
         let finished = tokio::spawn(writer.finish());
         tokio::task::yield_now().await;
         assert!(!finished.is_finished());
-        assert_eq!(reader.next().await.unwrap().unwrap(), "frame");
-        assert!(reader.next().await.is_none());
+        assert_eq!(reader.read().await.unwrap().unwrap(), "frame");
+        assert_eq!(reader.read().await, Ok(None));
         drop(reader);
         finished.await.unwrap().unwrap();
     }
@@ -179,10 +189,11 @@ mod tests {
             .write_all(&length.to_le_bytes())
             .await
             .unwrap();
-        assert_eq!(reader.next().await, Some(Err(length as usize)));
+        let too_long = BlockError::TooLong(length as usize);
+        assert_eq!(reader.read().await, Err(too_long));
         let (mut writer, mut reader) = pair();
         writer.stream.write_all(&[9, 0, 0, 0, 1, 2]).await.unwrap();
         drop(writer);
-        assert_eq!(reader.next().await, None);
+        assert_eq!(reader.read().await, Ok(None));
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Both ends of an authenticated connection derive two secrets from its TLS session. The accepting
 //! node listens at an abstract socket whose name is the first. Only its peer can know the name
-//! before, and finds it only in the same network namespace. A socket begins with a proof of the
-//! second secret, and the kernel tells each end that the other runs as the same user. If any of
-//! this is not so, traffic goes over QUIC as between hosts.
+//! before, and finds it only in the same network namespace. On each socket the dialer and then the
+//! acceptor prove that they know the second secret, and the kernel tells each end that the other
+//! runs as the same user. If any of this is not so, traffic goes over QUIC as between hosts.
 //!
 //! `streams` moves values, `control` frames. Datagrams stay on the QUIC connections, which tell that
 //! the peer is alive. The end of a connection ends its sockets.
@@ -16,21 +16,24 @@ pub(super) use control::{ControlListener, ControlReader, ControlWriter};
 pub(super) use streams::{Listener, Path};
 
 use super::close::error_text;
-use bytes::Bytes;
-use quinn::Connection;
+use quinn::{Connection, ConnectionError};
 use ring::hmac::{HMAC_SHA256, Key, sign, verify};
 use slowmo_actors::ports::transport::BulkError;
 use std::io;
 use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net as sync;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
 
-/// Longest time from a socket's beginning until its proof, and the first header, are here.
-const HEADER_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Longest wait at a new socket for the other end's proof, and for the first header.
+const BEGINNING_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Longest wait for what a peer wrote before it ended the connection.
+const LAST_READ_WAIT_MAX: Duration = Duration::from_millis(100);
 /// Pause after the system refused to accept a socket, for example because the process has too many
 /// open files.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
@@ -40,8 +43,15 @@ const READ_BUFFER_BYTES: usize = 8 << 10;
 const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 /// Beginning of the sockets' names, by which an operator knows them.
 const NAME_PREFIX: &str = "slowmo-";
-/// Length of each secret and of the proof.
+/// Length of each secret and of a proof.
 const SECRET_BYTES: usize = 32;
+
+/// An end of a socket, as its proof names it.
+#[derive(Clone, Copy)]
+enum End {
+    Dialer = 1,
+    Acceptor = 2,
+}
 
 /// Secrets that both ends of a connection know, and nobody else.
 struct Secrets {
@@ -71,12 +81,8 @@ impl Secrets {
         sync::SocketAddr::from_abstract_name(&self.name)
     }
 
-    fn proof(&self) -> Bytes {
-        Bytes::copy_from_slice(sign(&self.proof, self.name.as_bytes()).as_ref())
-    }
-
-    fn proves(&self, proof: &[u8]) -> bool {
-        verify(&self.proof, self.name.as_bytes(), proof).is_ok()
+    fn proved_text(&self, end: End) -> Vec<u8> {
+        [&[end as u8], self.name.as_bytes()].concat()
     }
 
     /// Whether the other end runs as the same user.
@@ -84,27 +90,45 @@ impl Secrets {
         stream.peer_cred().is_ok_and(|peer| peer.uid() == self.user)
     }
 
-    /// Reads the proof with which a socket begins; `None` if the other end is not the peer.
-    async fn is_proved(&self, stream: &mut BufReader<UnixStream>) -> Option<()> {
-        if !self.is_own_user(stream.get_ref()) {
-            return None;
-        }
-        let mut proof = [0; SECRET_BYTES];
-        stream.read_exact(&mut proof).await.ok()?;
-        self.proves(&proof).then_some(())
+    /// Sends this end's proof.
+    async fn prove(&self, end: End, stream: &mut UnixStream) -> io::Result<()> {
+        let proof = sign(&self.proof, &self.proved_text(end));
+        stream.write_all(proof.as_ref()).await
     }
 
-    /// Opens a socket to the acceptor of the connection. Nothing is sent yet. Fails where the
-    /// acceptor has no room, for example because it is stopped: to wait would block the thread.
-    async fn connect(&self) -> io::Result<UnixStream> {
+    /// Reads the other end's proof.
+    async fn check(&self, end: End, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+        let mut proof = [0; SECRET_BYTES];
+        stream.read_exact(&mut proof).await?;
+        verify(&self.proof, &self.proved_text(end), &proof)
+            .map_err(|_| io::ErrorKind::PermissionDenied.into())
+    }
+
+    /// Reaches the acceptor of the connection. Nothing is sent yet. Fails where the acceptor has no
+    /// room, for example because it is stopped: to wait would block the thread.
+    async fn reach(&self) -> io::Result<UnixStream> {
         let stream = UnixStream::connect_addr(&self.address()?.into()).await?;
         // A smaller buffer only costs speed.
         let _ = socket2::SockRef::from(&stream).set_send_buffer_size(SOCKET_BUFFER_BYTES);
         if self.is_own_user(&stream) {
             Ok(stream)
         } else {
-            Err(io::Error::from(io::ErrorKind::PermissionDenied))
+            Err(io::ErrorKind::PermissionDenied.into())
         }
+    }
+
+    /// Opens a socket to the acceptor of the connection: both ends have proved themselves.
+    async fn connect(&self) -> io::Result<UnixStream> {
+        let mut stream = self.reach().await?;
+        self.prove(End::Dialer, &mut stream).await?;
+        timeout(BEGINNING_WAIT_MAX, self.check(End::Acceptor, &mut stream)).await??;
+        Ok(stream)
+    }
+
+    /// Begins an accepted socket: both ends have proved themselves.
+    async fn greet(&self, stream: &mut UnixStream) -> io::Result<()> {
+        self.check(End::Dialer, stream).await?;
+        self.prove(End::Acceptor, stream).await
     }
 }
 
@@ -140,11 +164,12 @@ impl Door {
         }
     }
 
-    /// Waits for the next socket; nobody knows yet whose it is.
+    /// Waits for the next socket of this user's processes. It has proved nothing yet.
     async fn next(&self) -> UnixStream {
         loop {
             match self.listener.accept().await {
-                Ok((stream, _)) => return stream,
+                Ok((stream, _)) if self.secrets.is_own_user(&stream) => return stream,
+                Ok(_) => {}
                 Err(_) => tokio::time::sleep(REFUSED_PAUSE).await,
             }
         }
@@ -158,6 +183,19 @@ fn ended(connection: &Connection) -> BulkError {
         .map_or(BulkError::Reset, |reason| {
             BulkError::Broken(error_text(&reason))
         })
+}
+
+/// Reads until the connection ends, and then what the peer wrote before; `None` if it wrote no more.
+async fn read_out<T>(connection: &Connection, reading: impl Future<Output = T>) -> Option<T> {
+    let mut reading = pin!(reading);
+    tokio::select! {
+        biased;
+        read = &mut reading => Some(read),
+        reason = connection.closed() => match reason {
+            ConnectionError::LocallyClosed => None,
+            _ => timeout(LAST_READ_WAIT_MAX, reading).await.ok(),
+        },
+    }
 }
 
 /// Whether the dialer of an accepted connection has an address of this machine.
@@ -192,12 +230,34 @@ mod tests {
         acceptor.listen(1).unwrap();
         let mut waiting = Vec::new();
         let refused = loop {
-            match secrets.connect().await {
+            match secrets.reach().await {
                 Ok(stream) => waiting.push(stream),
                 Err(error) => break error,
             }
         };
         assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
         assert!(waiting.len() <= 2, "{} sockets wait", waiting.len());
+    }
+
+    #[tokio::test]
+    async fn whoever_took_the_acceptor_s_name_is_told_nothing() {
+        let secrets = Secrets {
+            name: format!("{NAME_PREFIX}taken-{}", std::process::id()),
+            proof: Key::new(HMAC_SHA256, b"proof"),
+            user: own_user().unwrap(),
+        };
+        let taken = sync::UnixListener::bind_addr(&secrets.address().unwrap()).unwrap();
+        taken.set_nonblocking(true).unwrap();
+        let taken = UnixListener::from_std(taken).unwrap();
+        let impostor = async {
+            let (mut stream, _) = taken.accept().await.unwrap();
+            let mut proof = [0; SECRET_BYTES];
+            stream.read_exact(&mut proof).await.unwrap();
+            // All that it knows is what the dialer has sent.
+            stream.write_all(&proof).await.unwrap();
+            stream
+        };
+        let (refused, _stream) = tokio::join!(secrets.connect(), impostor);
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 }

@@ -1,12 +1,13 @@
 //! Traffic between nodes of one machine goes over QUIC on systems without abstract sockets.
 
 use super::bulk::Delivering;
+use super::framing::BlockError;
 use super::traffic::SameHostBytes;
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::Session;
 use bytes::{Bytes, BytesMut};
 use quinn::Connection;
-use slowmo_actors::ports::transport::{BulkError, BulkSender};
+use slowmo_actors::ports::transport::BulkSender;
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ impl Path {
         &self,
         _delivering: &Delivering,
         _header: &[u8],
-    ) -> Result<Box<dyn BulkSender>, BulkError> {
+    ) -> io::Result<Box<dyn BulkSender>> {
         match self.0 {}
     }
 }
@@ -72,7 +73,10 @@ impl ControlListener {
 pub(super) struct ControlReader(Infallible);
 
 impl ControlReader {
-    pub(super) async fn next(&mut self) -> Option<Result<BytesMut, usize>> {
+    pub(super) async fn next(
+        &mut self,
+        _connection: &Connection,
+    ) -> Result<Option<BytesMut>, BlockError> {
         match self.0 {}
     }
 }

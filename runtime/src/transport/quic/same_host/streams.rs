@@ -3,23 +3,23 @@
 //! A receiver that has read a stream to its end says so, and waits for the next one on the same
 //! socket: what a socket costs is much beside the values of a small model.
 
-use super::{Door, HEADER_WAIT_MAX, READ_BUFFER_BYTES, Secrets, ended};
+use super::{BEGINNING_WAIT_MAX, Door, READ_BUFFER_BYTES, Secrets, ended, read_out};
 use crate::transport::accepted::Accepted;
-use crate::transport::quic::bulk::Delivering;
+use crate::transport::quic::bulk::{Delivering, header_too_long};
 use crate::transport::quic::close::error_text;
+use crate::transport::quic::framing::{BlockError, LENGTH_BYTES, read_block};
 use crate::transport::quic::settings;
 use crate::transport::quic::traffic::SameHostBytes;
 use crate::transport::sessions::{Counted, Session};
 use async_trait::async_trait;
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use quinn::Connection;
 use slowmo_actors::ports::transport::{
     BulkError, BulkReceiver, BulkSender, DownReason, Share, TransportEvent,
 };
 use slowmo_protocol::wire::BULK_HEADER_BYTES_MAX;
-use std::collections::VecDeque;
-use std::io::ErrorKind;
+use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -29,12 +29,11 @@ use tokio::time::timeout;
 /// Streams that one peer may have open, like [`settings::STREAMS_MAX`] of a connection.
 const STREAMS_MAX: usize = settings::STREAMS_MAX as usize;
 /// Sockets to one peer that wait for their next stream.
-const IDLE_MAX: usize = 8;
+const IDLE_MAX: usize = 4;
 /// The byte by which a receiver says that it has read a stream to its end.
 const RECEIVED: u8 = 1;
-/// Length of the number before each piece of a stream, which says how many bytes follow. 0 ends the
-/// stream.
-const LENGTH_BYTES: usize = 4;
+/// The length of a piece that ends a stream. Each piece of a stream follows its length.
+const END: [u8; LENGTH_BYTES] = [0; LENGTH_BYTES];
 
 /// The accepting end of a connection's streams.
 pub(in super::super) struct Listener(Door);
@@ -55,14 +54,18 @@ impl Listener {
     ) {
         let room = Arc::new(Semaphore::new(STREAMS_MAX));
         loop {
-            // The semaphore is never closed.
-            let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
-                return;
+            let next = async {
+                // The semaphore is never closed.
+                let permit = Arc::clone(&room).acquire_owned().await.ok()?;
+                Some((permit, self.0.next().await))
             };
-            let stream = tokio::select! {
+            let (permit, stream) = tokio::select! {
                 biased;
                 _ = connection.closed() => return,
-                stream = self.0.next() => stream,
+                next = next => match next {
+                    Some(next) => next,
+                    None => return,
+                },
             };
             let incoming = Incoming {
                 secrets: Arc::clone(&self.0.secrets),
@@ -89,45 +92,39 @@ struct Incoming {
 
 impl Incoming {
     /// Delivers streams until one is not read to its end, or the connection ends.
-    async fn deliver_all(&self, stream: UnixStream, accepted: &Accepted) {
-        let mut stream = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
-        let first = timeout(HEADER_WAIT_MAX, async {
-            self.secrets.is_proved(&mut stream).await?;
-            read_header(&mut stream).await
-        });
+    async fn deliver_all(&self, mut stream: UnixStream, accepted: &Accepted) {
+        let greeted = timeout(BEGINNING_WAIT_MAX, self.secrets.greet(&mut stream));
         // Whoever does not begin as the peer does is nobody.
-        let Ok(Some(mut header)) = first.await else {
+        let Ok(Ok(())) = greeted.await else { return };
+        let mut stream = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
+        let first = read_block(&mut stream, BULK_HEADER_BYTES_MAX);
+        let Ok(mut header) = timeout(BEGINNING_WAIT_MAX, first).await else {
             return;
         };
         accepted.mark_used();
-        loop {
-            let Some(read) = self.deliver(header, stream).await else {
-                return;
-            };
+        while let Some(read) = self.deliver(header, stream).await {
             stream = read;
-            let next = tokio::select! {
-                biased;
-                next = read_header(&mut stream) => next,
-                _ = self.connection.closed() => return,
-            };
-            let Some(next) = next else { return };
-            header = next;
+            let next = read_block(&mut stream, BULK_HEADER_BYTES_MAX);
+            match read_out(&self.connection, next).await {
+                Some(next) => header = next,
+                None => return,
+            }
         }
     }
 
     /// Delivers one stream. Returns the socket once the stream was read to its end.
     async fn deliver(
         &self,
-        header: Result<Bytes, usize>,
+        header: Result<Option<BytesMut>, BlockError>,
         stream: BufReader<UnixStream>,
     ) -> Option<BufReader<UnixStream>> {
         let header = match header {
-            Ok(header) => header,
-            Err(length) => {
-                let violation = format!(
-                    "a stream header of {length} bytes, the bound is {BULK_HEADER_BYTES_MAX}"
-                );
-                self.session.close(DownReason::ProtocolViolation(violation));
+            Ok(Some(header)) => header.freeze(),
+            // The peer sends no more, or died while it wrote.
+            Ok(None) | Err(BlockError::CutOff) => return None,
+            Err(BlockError::TooLong(length)) => {
+                let violation = DownReason::ProtocolViolation(header_too_long(length));
+                self.session.close(violation);
                 return None;
             }
         };
@@ -148,18 +145,6 @@ impl Incoming {
         self.session.deliver(event).await.ok()?;
         given_back.await.ok()
     }
-}
-
-/// Reads a header; `None` if the socket ends before. A header that is too long is told by its
-/// length.
-async fn read_header(stream: &mut BufReader<UnixStream>) -> Option<Result<Bytes, usize>> {
-    let length = stream.read_u32_le().await.ok()? as usize;
-    if length > BULK_HEADER_BYTES_MAX {
-        return Some(Err(length));
-    }
-    let mut header = BytesMut::zeroed(length);
-    stream.read_exact(&mut header).await.ok()?;
-    Some(Ok(header.freeze()))
 }
 
 /// The receiving end of a stream.
@@ -207,14 +192,13 @@ impl Receiver {
         let Some((stream, _)) = &mut self.stream else {
             return Err(BulkError::EndedEarly);
         };
-        let read = tokio::select! {
-            biased;
-            read = stream.read_exact(into) => read,
-            reason = self.connection.closed() => return Err(BulkError::Broken(error_text(&reason))),
-        };
-        read.map_err(|_| ended(&self.connection))?;
-        self.session.pulse.count();
-        Ok(())
+        match read_out(&self.connection, stream.read_exact(into)).await {
+            Some(Ok(_)) => {
+                self.session.pulse.count();
+                Ok(())
+            }
+            Some(Err(_)) | None => Err(ended(&self.connection)),
+        }
     }
 }
 
@@ -249,8 +233,8 @@ pub(in super::super) struct Path {
     secrets: Arc<Secrets>,
     connection: Connection,
     bytes: Arc<SameHostBytes>,
-    /// Sockets whose last stream is written, the oldest first; at most [`IDLE_MAX`].
-    idle: Arc<Mutex<VecDeque<UnixStream>>>,
+    /// Sockets whose last stream the receiver has read to its end; at most [`IDLE_MAX`].
+    idle: Arc<Mutex<Vec<UnixStream>>>,
 }
 
 impl Path {
@@ -267,7 +251,7 @@ impl Path {
             idle: Arc::default(),
         };
         // The stream is dropped without a proof, which the other end ignores.
-        path.secrets.connect().await.ok().map(|_stream| path)
+        path.secrets.reach().await.ok().map(|_stream| path)
     }
 
     /// The counts of this way's bytes.
@@ -280,64 +264,74 @@ impl Path {
         self.bytes.sent()
     }
 
-    /// A socket whose last stream the receiver has read to its end.
-    fn reused(&self) -> Option<UnixStream> {
+    /// A socket on which the receiver waits for the next stream.
+    fn kept(&self) -> Option<UnixStream> {
         let mut idle = self.idle.lock();
-        for _ in 0..idle.len() {
-            let stream = idle.pop_front()?;
-            let mut told = [0; 1];
-            match stream.try_read(&mut told) {
-                Ok(1) => return Some(stream),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => idle.push_back(stream),
-                // The receiver closed it.
-                _ => {}
+        loop {
+            let stream = idle.pop()?;
+            let nothing = stream.try_read(&mut [0; 1]);
+            // Otherwise the receiver has closed it.
+            if nothing.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+                return Some(stream);
             }
         }
-        None
     }
 
-    /// Keeps a socket whose stream is written for the next one.
-    fn keep(&self, stream: UnixStream) {
-        let mut idle = self.idle.lock();
-        if idle.len() < IDLE_MAX {
-            idle.push_back(stream);
-        }
+    /// Keeps a socket for the next stream once the receiver has read the one that is written on it.
+    /// Until then, or until the receiver gives it up, the stream counts as under way.
+    fn keep(&self, stream: UnixStream, under_way: UnderWay) {
+        let path = self.clone();
+        tokio::spawn(async move {
+            let _under_way = under_way;
+            let mut stream = stream;
+            let mut told = [0; 1];
+            let received = tokio::select! {
+                biased;
+                received = stream.read_exact(&mut told) => received.is_ok(),
+                _ = path.connection.closed() => false,
+            };
+            let mut idle = path.idle.lock();
+            if received && idle.len() < IDLE_MAX {
+                idle.push(stream);
+            }
+        });
     }
 
     /// Opens a stream and sends its header.
+    ///
+    /// # Errors
+    /// No socket can be opened. Nothing was sent then, and the stream may go over QUIC.
     pub(in super::super) async fn open(
         &self,
         delivering: &Delivering,
         header: &[u8],
-    ) -> Result<Box<dyn BulkSender>, BulkError> {
-        let reused = self.reused();
-        let is_new = reused.is_none();
-        let mut first = BytesMut::new();
-        let stream = match reused {
+    ) -> io::Result<Box<dyn BulkSender>> {
+        let kept = self.kept();
+        let is_new = kept.is_none();
+        let stream = match kept {
             Some(stream) => stream,
-            None => {
-                first.extend_from_slice(&self.secrets.proof());
-                self.secrets
-                    .connect()
-                    .await
-                    .map_err(|error| BulkError::Broken(error.to_string()))?
-            }
+            None => self.secrets.connect().await?,
         };
-        first.extend_from_slice(&(header.len() as u32).to_le_bytes());
-        first.extend_from_slice(header);
+        let mut beginning = BytesMut::with_capacity(LENGTH_BYTES + header.len());
+        beginning.put_u32_le(header.len() as u32);
+        beginning.put_slice(header);
         let mut sender = Sender {
             stream,
-            unsent: first.freeze(),
+            unsent: beginning.freeze(),
             path: self.clone(),
-            _used: delivering.used(),
+            delivering: delivering.clone(),
+            used: delivering.used(),
         };
-        // The other end waits only so long for the beginning of a new socket's first stream.
+        // The other end waits only so long for the first header on a new socket.
         if is_new {
-            sender.write(Bytes::new()).await?;
+            sender.write(Bytes::new()).await.map_err(io::Error::other)?;
         }
         Ok(Box::new(sender))
     }
 }
+
+/// Counts of a stream that is finished, until its receiver has it.
+type UnderWay = [Counted; 2];
 
 /// The sending end of a stream. Dropping it unfinished closes the socket without an end, which the
 /// receiver takes as a reset.
@@ -346,7 +340,8 @@ struct Sender {
     /// The beginning of the stream, which goes with its first chunk.
     unsent: Bytes,
     path: Path,
-    _used: Counted,
+    delivering: Delivering,
+    used: Counted,
 }
 
 impl Sender {
@@ -359,6 +354,12 @@ impl Sender {
             written = self.stream.write_all_buf(&mut bytes) => written,
         };
         written.map_err(|_| ended(&self.path.connection))
+    }
+
+    /// The stream is written.
+    fn written(self) {
+        let under_way = [self.delivering.finished(), self.used];
+        self.path.keep(self.stream, under_way);
     }
 }
 
@@ -375,8 +376,8 @@ impl BulkSender for Sender {
     }
 
     async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {
-        self.write(&[0; LENGTH_BYTES][..]).await?;
-        self.path.keep(self.stream);
+        self.write(&END[..]).await?;
+        self.written();
         Ok(())
     }
 
@@ -389,10 +390,9 @@ impl BulkSender for Sender {
             }
         };
         self.path.bytes.count_sent(last.len());
-        let end = [0; LENGTH_BYTES];
-        self.write(Buf::chain(&length[..], last).chain(&end[..]))
+        self.write(Buf::chain(&length[..], last).chain(&END[..]))
             .await?;
-        self.path.keep(self.stream);
+        self.written();
         Ok(())
     }
 
