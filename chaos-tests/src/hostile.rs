@@ -33,6 +33,8 @@ const NAMED_WITHIN: u64 = 3;
 const ROUNDS_KEPT: usize = 4096;
 /// Differences that are told.
 const DIFFERENCES_KEPT: usize = 8;
+/// Times of rounds of which the percentiles are told; later ones do not count.
+const TIMES_KEPT: usize = 1 << 20;
 /// Time that a step of training takes beside its round.
 const COMPUTES: Duration = Duration::from_millis(10);
 
@@ -126,6 +128,10 @@ pub struct Found {
     pub rounds: u64,
     /// Errors that honest nodes got.
     pub errors: Vec<String>,
+    /// Median time of a step with its round at the honest nodes, after the first lie.
+    pub round_p50_ms: f64,
+    /// The time below which 95 of 100 of them are.
+    pub round_p95_ms: f64,
     /// Longest time without a round at an honest node.
     pub longest_round_ms: u64,
     /// Rounds that two honest nodes decided differently.
@@ -173,6 +179,8 @@ struct Book {
     accused: Mutex<Vec<String>>,
     differences: Mutex<Vec<String>>,
     errors: Mutex<Vec<String>>,
+    /// Microseconds of the steps with rounds since the first lie.
+    times: Mutex<Vec<u32>>,
     longest: AtomicU64,
     caught_up: AtomicU64,
     /// When the trial was over.
@@ -258,6 +266,12 @@ impl Trial {
         });
         let fewest = IDS.iter().zip(&counts).filter(|(id, _)| **id != self.liar);
         let named = book.named.into_inner();
+        let mut times = book.times.into_inner();
+        times.sort_unstable();
+        let percentile = |hundredths: usize| {
+            let at = times.len() * hundredths / 100;
+            times.get(at).map_or(0.0, |us| f64::from(*us) / 1e3)
+        };
         Ok(Found {
             lie: self
                 .lie
@@ -271,6 +285,8 @@ impl Trial {
                 .min()
                 .unwrap_or(0),
             errors: book.errors.into_inner(),
+            round_p50_ms: percentile(50),
+            round_p95_ms: percentile(95),
             longest_round_ms: book.longest.into_inner(),
             differences: book.differences.into_inner(),
             named_after: named.as_ref().map(|(after, _)| *after),
@@ -309,6 +325,12 @@ impl Book {
             let took = until.saturating_duration_since(since);
             self.longest
                 .fetch_max(took.as_millis() as u64, Ordering::Relaxed);
+            if liar.told() > 0 {
+                let mut times = self.times.lock();
+                if times.len() < TIMES_KEPT {
+                    times.push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
+                }
+            }
             since = Instant::now();
             match stepped {
                 Ok(report) => self.note(id, node, &report, &values, liar, count),

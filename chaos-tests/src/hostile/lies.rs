@@ -31,6 +31,8 @@ const FLOOD: usize = 50;
 /// A lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Lie {
+    /// Tells none: how long rounds take beside a member that is honest.
+    Nothing,
     /// Says that the round is abandoned.
     Abandon,
     /// Says that streams between it and honest nodes break.
@@ -86,7 +88,8 @@ impl Lie {
             | Self::EquivocateValues
             | Self::FalseRoot
             | Self::TwoEntries => return None,
-            Self::Broken
+            Self::Nothing
+            | Self::Broken
             | Self::Replay
             | Self::Flood
             | Self::Fork
@@ -215,6 +218,10 @@ impl Liar {
             message: Box::new(message.clone()),
         };
         match self.lie {
+            Lie::Nothing => {
+                self.tell();
+                vec![genuine.clone()]
+            }
             Lie::OtherSender => {
                 self.tell();
                 let named = self.honest.iter().find(|node| **node != to);

@@ -72,6 +72,12 @@ fn old_frames_and_floods_of_small_ones_hold_nobody_up() {
 }
 
 #[test]
+fn who_tells_no_lie_is_not_named() {
+    assert_withstood(Lie::Nothing);
+    assert_eq!(told(Lie::Nothing, 1).named_as, None);
+}
+
+#[test]
 fn an_order_to_continue_without_a_quorum_is_not_followed_while_one_lives() {
     assert_withstood(Lie::Fork);
 }

@@ -7,7 +7,7 @@ use slowmo::{Config, Runtime, StepReport, Worker};
 use slowmo_chaos::cluster::{Cluster, Link, in_memory, start};
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 /// Longest connection, founding or round of a test, in milliseconds: a hang becomes an error that
@@ -16,6 +16,8 @@ pub const PATIENCE_MS: u64 = 20_000;
 
 /// The same as a duration.
 pub const PATIENCE: Duration = Duration::from_millis(PATIENCE_MS);
+/// Longest time until all nodes of a test are at their end.
+const ALL_END_WITHIN: Duration = Duration::from_secs(300);
 
 /// The learning rate of [`train`].
 pub const RATE: f32 = 0.1;
@@ -219,6 +221,16 @@ pub fn on_nodes<R: Send>(
             let work = &work;
             let worker = node.worker(0).unwrap();
             threads.push(scope.spawn(move || work(place, node, worker)));
+        }
+        let until = Instant::now() + ALL_END_WITHIN;
+        while !threads.iter().all(ScopedJoinHandle::is_finished) {
+            if Instant::now() > until {
+                let statuses: Vec<_> = cluster.iter().map(Runtime::status).collect();
+                eprintln!("not all nodes have ended: {statuses:#?}");
+                // The scope would wait for them for ever.
+                std::process::exit(1);
+            }
+            thread::sleep(Duration::from_millis(5));
         }
         threads
             .into_iter()

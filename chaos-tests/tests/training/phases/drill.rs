@@ -10,6 +10,7 @@ use slowmo::internal::Inspection;
 use slowmo::internal::config::Bootstrap;
 use slowmo::internal::transport::faulty::{Fate, Sending};
 use slowmo::internal::transport::memory::MemoryHub;
+use slowmo::status::MemberState;
 use slowmo::{Config, Runtime, Worker};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -279,6 +280,7 @@ impl Drill {
         let threads = std::mem::take(&mut state.threads);
         drop(state);
         self.0.changed.notify_all();
+        self.end_those_left_out(&threads);
         // The nodes live until all of them are at the end.
         let workers: Vec<Worker> = threads
             .into_iter()
@@ -302,6 +304,28 @@ impl Drill {
         }
         drop(workers);
         state.book.momentum_lost()
+    }
+}
+
+impl Drill {
+    /// Waits until all nodes are at the end. A busy machine may leave a node out of the last round:
+    /// the next one would let it in, and nobody begins that. Such a node crashes.
+    fn end_those_left_out(&self, threads: &[Training]) {
+        let until = Instant::now() + 4 * PATIENCE;
+        loop {
+            let on_their_way: Vec<_> = threads
+                .iter()
+                .filter(|training| !training.thread.is_finished())
+                .collect();
+            let left_out =
+                |training: &&Training| training.node.status().standing != MemberState::Member;
+            if on_their_way.iter().all(left_out) {
+                let ids = on_their_way.iter().map(|training| training.node.node_id());
+                return ids.for_each(|id| self.0.crash(id));
+            }
+            assert!(Instant::now() < until, "no end; {}", self.describe());
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 
