@@ -122,6 +122,7 @@ impl Outgoing {
         // If the writer is gone, so is the session.
         if self.control.send(command).await.is_ok() && received.await.is_ok() {
             tokio::time::sleep(LAST_USE_WAIT).await;
+            self.all_received().await;
             self.delivering.unused().await;
             self.moved.set(true);
         }
@@ -191,7 +192,14 @@ impl Outgoing {
 
     /// Waits until the peer has received every bulk stream that was finished.
     pub(super) async fn deliver_streams(&self) {
+        self.all_received().await;
         self.delivering.done().await;
+    }
+
+    async fn all_received(&self) {
+        if let Some(path) = &self.same_host {
+            path.all_received().await;
+        }
     }
 }
 

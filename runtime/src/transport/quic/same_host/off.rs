@@ -47,6 +47,10 @@ impl Path {
         match self.0 {}
     }
 
+    pub(super) async fn all_received(&self) {
+        match self.0 {}
+    }
+
     pub(super) async fn open(
         &self,
         _delivering: &Delivering,

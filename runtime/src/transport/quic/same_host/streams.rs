@@ -13,13 +13,15 @@ use crate::transport::quic::traffic::SameHostBytes;
 use crate::transport::sessions::{Counted, Session};
 use async_trait::async_trait;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use quinn::Connection;
 use slowmo_actors::ports::transport::{
     BulkError, BulkReceiver, BulkSender, DownReason, Share, TransportEvent,
 };
 use slowmo_protocol::wire::BULK_HEADER_BYTES_MAX;
-use std::io;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -28,8 +30,8 @@ use tokio::time::timeout;
 
 /// Streams that one peer may have open, like [`settings::STREAMS_MAX`] of a connection.
 const STREAMS_MAX: usize = settings::STREAMS_MAX as usize;
-/// Sockets to one peer that wait for their next stream.
-const IDLE_MAX: usize = 4;
+/// Sockets to one peer that are kept for their next stream.
+const KEPT_MAX: usize = 8;
 /// The byte by which a receiver says that it has read a stream to its end.
 const RECEIVED: u8 = 1;
 /// The length of a piece that ends a stream. Each piece of a stream follows its length.
@@ -233,8 +235,8 @@ pub(in super::super) struct Path {
     secrets: Arc<Secrets>,
     connection: Connection,
     bytes: Arc<SameHostBytes>,
-    /// Sockets whose last stream the receiver has read to its end; at most [`IDLE_MAX`].
-    idle: Arc<Mutex<Vec<UnixStream>>>,
+    /// Sockets whose last stream is written, the oldest first; at most [`KEPT_MAX`].
+    written: Arc<Mutex<VecDeque<Written>>>,
 }
 
 impl Path {
@@ -248,7 +250,7 @@ impl Path {
             secrets: Arc::new(Secrets::of(connection)?),
             connection: connection.clone(),
             bytes: Arc::clone(bytes),
-            idle: Arc::default(),
+            written: Arc::default(),
         };
         // The stream is dropped without a proof, which the other end ignores.
         path.secrets.reach().await.ok().map(|_stream| path)
@@ -266,35 +268,37 @@ impl Path {
 
     /// A socket on which the receiver waits for the next stream.
     fn kept(&self) -> Option<UnixStream> {
-        let mut idle = self.idle.lock();
-        loop {
-            let stream = idle.pop()?;
-            let nothing = stream.try_read(&mut [0; 1]);
-            // Otherwise the receiver has closed it.
-            if nothing.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-                return Some(stream);
+        let mut written = self.written.lock();
+        for _ in 0..written.len() {
+            let one = written.pop_front()?;
+            match one.stream.try_read(&mut [0; 1]) {
+                Ok(1) => return Some(one.stream),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => written.push_back(one),
+                // The receiver closed it.
+                _ => {}
             }
         }
+        None
     }
 
     /// Keeps a socket for the next stream once the receiver has read the one that is written on it.
     /// Until then, or until the receiver gives it up, the stream counts as under way.
-    fn keep(&self, stream: UnixStream, under_way: UnderWay) {
-        let path = self.clone();
-        tokio::spawn(async move {
-            let _under_way = under_way;
-            let mut stream = stream;
-            let mut told = [0; 1];
-            let received = tokio::select! {
-                biased;
-                received = stream.read_exact(&mut told) => received.is_ok(),
-                _ = path.connection.closed() => false,
-            };
-            let mut idle = path.idle.lock();
-            if received && idle.len() < IDLE_MAX {
-                idle.push(stream);
-            }
-        });
+    fn keep(&self, one: Written) {
+        let mut written = self.written.lock();
+        if written.len() < KEPT_MAX {
+            return written.push_back(one);
+        }
+        drop(written);
+        tokio::spawn(one.received(self.connection.clone()));
+    }
+
+    /// Waits until the receiver has read every stream that is written, or gives it up.
+    pub(in super::super) async fn all_received(&self) {
+        let written = std::mem::take(&mut *self.written.lock());
+        let received = written
+            .into_iter()
+            .map(|one| one.received(self.connection.clone()));
+        join_all(received).await;
     }
 
     /// Opens a stream and sends its header.
@@ -330,8 +334,23 @@ impl Path {
     }
 }
 
-/// Counts of a stream that is finished, until its receiver has it.
-type UnderWay = [Counted; 2];
+/// A socket on which a stream is written to its end.
+struct Written {
+    stream: UnixStream,
+    /// Counts the stream as under way.
+    _under_way: [Counted; 2],
+}
+
+impl Written {
+    /// Waits until the receiver has read the stream, or gives it up.
+    async fn received(mut self, connection: Connection) {
+        tokio::select! {
+            biased;
+            _ = self.stream.read_u8() => {}
+            _ = connection.closed() => {}
+        }
+    }
+}
 
 /// The sending end of a stream. Dropping it unfinished closes the socket without an end, which the
 /// receiver takes as a reset.
@@ -358,8 +377,10 @@ impl Sender {
 
     /// The stream is written.
     fn written(self) {
-        let under_way = [self.delivering.finished(), self.used];
-        self.path.keep(self.stream, under_way);
+        self.path.keep(Written {
+            stream: self.stream,
+            _under_way: [self.delivering.finished(), self.used],
+        });
     }
 }
 
