@@ -27,8 +27,8 @@ pub mod checkpoints {
 pub mod config {
     pub use crate::config::keys;
     pub use crate::config::{
-        Bootstrap, ClusterKey, LatePeers, OnMomentumLoss, Quorum, RESERVED_VARIABLES, Resume,
-        ResumeSampler, TopologyName, load_of,
+        Bootstrap, ClusterKey, DeviceName, LatePeers, OnMomentumLoss, Quorum, RESERVED_VARIABLES,
+        Resume, ResumeSampler, TopologyName, load_of,
     };
 }
 

@@ -46,4 +46,4 @@ pub use error::GpuError;
 pub use gpu::{Gpu, GpuInfo, gpus};
 pub use libraries::{Library, missing};
 pub use memory::Pinned;
-pub use tensors::{Slices, change, place};
+pub use tensors::{Placed, Slices, change, place};

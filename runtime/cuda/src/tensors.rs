@@ -1,7 +1,9 @@
 //! Values that training code passes as slices of cudarc, without copies.
 
 use crate::error::GpuError;
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError};
+use crate::gpu::Bound;
+use crate::libraries::Library;
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
 use slowmo_actors::ports::device::{OnGpu, TensorError, Tensors};
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -131,6 +133,75 @@ unsafe impl OnGpu for Slices<'_> {
             visit(name, address, slice.len());
         }
         Ok(())
+    }
+}
+
+/// Float32 values of another library on a GPU, by address, for callers that need them in main
+/// memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Their address on the GPU.
+    pub address: u64,
+    /// How many they are.
+    pub elements: usize,
+    /// Index of the GPU in this process, from 0.
+    pub ordinal: usize,
+    /// The stream on which their owner works, as [`OnGpu::stream`] tells it.
+    pub stream: u64,
+}
+
+impl Placed {
+    /// Copies the values to main memory, as they are after the stream's earlier work.
+    ///
+    /// # Errors
+    /// The driver is missing, or refuses the copy.
+    ///
+    /// # Safety
+    /// What [`OnGpu`] asks of tensors holds for these values.
+    pub unsafe fn read(&self) -> Result<Vec<f32>, GpuError> {
+        let mut values = vec![0.0; self.elements];
+        self.ready(|| {
+            // SAFETY: the caller says that as many values are at this address; the GPU's context is
+            // bound, and the copy is over on return.
+            unsafe { result::memcpy_dtoh_sync(&mut values, self.address) }
+        })?;
+        Ok(values)
+    }
+
+    /// Copies as many values from main memory to their place.
+    ///
+    /// # Errors
+    /// As for [`Placed::read`], and for another number of values; the values on the GPU are
+    /// unchanged, or changed in part.
+    ///
+    /// # Safety
+    /// As for [`Placed::read`].
+    pub unsafe fn write(&self, values: &[f32]) -> Result<(), GpuError> {
+        if values.len() != self.elements {
+            return Err(GpuError::Driver {
+                doing: "copying a tensor",
+                message: format!("{} values for a place of {}", values.len(), self.elements),
+            });
+        }
+        self.ready(|| {
+            // SAFETY: as in `read`.
+            unsafe { result::memcpy_htod_sync(self.address, values) }
+        })
+    }
+
+    /// Copies with the GPU's context bound, after the stream's earlier work.
+    fn ready(&self, copy: impl FnOnce() -> Result<(), DriverError>) -> Result<(), GpuError> {
+        if self.elements == 0 {
+            return Ok(());
+        }
+        Library::Driver.require()?;
+        let failed = GpuError::driver("copying a tensor");
+        let context = CudaContext::new(self.ordinal).map_err(&failed)?;
+        let _bound = Bound::new(&context)?;
+        // SAFETY: the caller of `read` or `write` says that this is a stream of this GPU's primary
+        // context, which is not destroyed.
+        unsafe { result::stream::synchronize(self.stream as sys::CUstream) }.map_err(&failed)?;
+        copy().map_err(&failed)
     }
 }
 

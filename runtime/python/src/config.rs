@@ -2,6 +2,7 @@
 
 use crate::errors;
 use pyo3::prelude::*;
+use slowmo::internal::config::DeviceName;
 use slowmo::{BaseName, OuterName};
 
 /// The keys that decide whether optimizer state travels, each with its value for "it does not".
@@ -86,6 +87,12 @@ impl Config {
     #[getter]
     fn devices(&self) -> u16 {
         self.inner.devices
+    }
+
+    /// Whether the worker's device is a GPU, and this build lends tensors there.
+    #[getter]
+    fn on_gpu(&self) -> bool {
+        cfg!(feature = "cuda") && self.inner.device == DeviceName::Cuda
     }
 
     /// Number of nodes that must meet before training starts.

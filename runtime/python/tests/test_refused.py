@@ -121,6 +121,15 @@ def test_a_tensor_whose_storage_became_smaller(worker: slowmo.Worker) -> None:
     worker.step([values], 0.1)
 
 
+def test_a_device_that_this_build_does_not_know() -> None:
+    config = slowmo.Config()
+    config.set("device", "cuda")
+    if config.on_gpu:
+        pytest.skip("this build has the feature cuda")
+    with pytest.raises(slowmo.SlowmoError, match="feature cuda"):
+        slowmo.Runtime(config)
+
+
 def test_a_value_that_is_not_finite(worker: slowmo.Worker) -> None:
     values = synchronized(worker)
     up_to_a_round(worker)

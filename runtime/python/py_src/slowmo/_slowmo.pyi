@@ -32,7 +32,7 @@ __all__ = [
 
 __version__: str
 
-_Described: TypeAlias = tuple[str, int, int, Sequence[int], str, str, bool, object]
+_Described: TypeAlias = tuple[str, int, int, Sequence[int], str, str, int, bool, object]
 _Line: TypeAlias = tuple[int, str, str]
 
 class SlowmoError(Exception):
@@ -66,6 +66,8 @@ class Config:
     def averages_gradients(self) -> bool: ...
     @property
     def devices(self) -> int: ...
+    @property
+    def on_gpu(self) -> bool: ...
     @property
     def min_nodes(self) -> int: ...
     @property

@@ -1,5 +1,6 @@
 """Describes tensors for the extension: name, address, bytes from there to the end of its memory,
-shape, type, device, whether it is one block in row-major order, and the owner of the memory."""
+shape, type, device, the device's stream, whether it is one block in row-major order, and the owner
+of the memory."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 #: One tensor, as `_slowmo` takes it.
-Described: TypeAlias = tuple[str, int, int, tuple[int, ...], str, str, bool, object]
+Described: TypeAlias = tuple[str, int, int, tuple[int, ...], str, str, int, bool, object]
 #: Tensors in a fixed order: themselves, pairs of name and tensor, or a mapping from names.
 Tensors: TypeAlias = Iterable[Any] | Mapping[str, Any]
 
@@ -37,7 +38,17 @@ def _tensor(name: str, tensor: Any) -> Described:
     owner = tensor.untyped_storage() if strided else None
     # A storage may have become smaller than the tensors that share it.
     left = owner.nbytes() - tensor.storage_offset() * tensor.element_size() if owner else 0
-    return name, address, max(left, 0), tuple(tensor.shape), kind, device, contiguous, owner
+    shape = tuple(tensor.shape)
+    return name, address, max(left, 0), shape, kind, device, _stream(tensor), contiguous, owner
+
+
+def _stream(tensor: Any) -> int:
+    """The stream on which PyTorch works with the tensor now; 0 in main memory."""
+    if tensor.device.type != "cuda":
+        return 0
+    import torch
+
+    return int(torch.cuda.current_stream(tensor.device).cuda_stream)
 
 
 def _array(name: str, array: Any) -> Described:
@@ -54,4 +65,4 @@ def _array(name: str, array: Any) -> Described:
     contiguous = interface.get("strides") is None
     shape = tuple(interface["shape"])
     # NumPy resizes no array that anything refers to.
-    return name, address, array.nbytes, shape, kind, "cpu", contiguous, array
+    return name, address, array.nbytes, shape, kind, "cpu", 0, contiguous, array

@@ -332,7 +332,7 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
         self._runtime = Runtime(self._config)
         self._worker = worker = self._runtime.worker()
         named = self.module.named_parameters()
-        with Lent(named) as parameters, Lent(model_buffers(self.module)) as buffers:
+        with self._lent(named) as parameters, self._lent(model_buffers(self.module)) as buffers:
             synchronized = worker.synchronize(parameters, model=buffers)
         self.num_updates = synchronized.step
         if self.process_world_size == 1:
@@ -362,7 +362,7 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
             self._tell_of_masters()
         changed = self._momentum.before(values, self.num_updates, rate)
         try:
-            with Lent(named) as parameters, Lent(model_buffers(self.module)) as buffers:
+            with self._lent(named) as parameters, self._lent(model_buffers(self.module)) as buffers:
                 self.report = worker.step(parameters, rate, model=buffers)
         except SlowmoError:
             if changed:
@@ -374,6 +374,9 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
         self.ps_weight.fill_(self.report.weight)
         self.num_updates = self.report.step
         return True
+
+    def _lent(self, named: Iterable[tuple[str, torch.Tensor]]) -> Lent:
+        return Lent(named, "cuda" if self._config.on_gpu else "cpu")
 
     @torch.no_grad()
     def _shift_masters(
@@ -446,11 +449,12 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
 
 
 class Lent:
-    """Tensors as the runtime takes them: those that are not float32 in main memory are copied for
-    the time of the context, and written back at its end."""
+    """Tensors as the runtime takes them: those that are not float32 on the worker's kind of device
+    are copied for the time of the context, and written back at its end."""
 
-    def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def __init__(self, named: Iterable[tuple[str, torch.Tensor]], device: str) -> None:
         self._named = named
+        self._device = device
         self._staged: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __enter__(self) -> list[tuple[str, torch.Tensor]]:
@@ -466,10 +470,11 @@ class Lent:
         self._staged.clear()
 
     def _lent(self, tensor: torch.Tensor) -> torch.Tensor:
-        fits = tensor.dtype == torch.float32 and tensor.device.type == "cpu"
+        fits = tensor.dtype == torch.float32 and tensor.device.type == self._device
         if fits and tensor.is_contiguous():
             return tensor
-        staged = tensor.to("cpu", torch.float32).contiguous()
+        there = tensor.device if tensor.device.type == self._device else self._device
+        staged = tensor.to(there, torch.float32).contiguous()
         self._staged.append((staged, tensor))
         return staged
 
