@@ -97,24 +97,17 @@ def test_a_tensor_that_was_resized_between_steps(worker: slowmo.Worker) -> None:
     worker.step([values], 0.1)
 
 
-def test_a_tensor_whose_memory_was_freed(worker: slowmo.Worker) -> None:
+@pytest.mark.parametrize(
+    ("bytes_left", "words"), [(0, "no memory any more"), (8, "its storage was resized")]
+)
+def test_a_tensor_whose_storage_was_resized(
+    worker: slowmo.Worker, bytes_left: int, words: str
+) -> None:
     values = synchronized(worker)
     up_to_a_round(worker)
     storage = values.untyped_storage()
-    storage.resize_(0)
-    with pytest.raises(slowmo.TensorError, match="no memory any more"):
-        worker.step([values], 0.1)
-    storage.resize_(16)
-    values.zero_()
-    worker.step([values], 0.1)
-
-
-def test_a_tensor_whose_storage_became_smaller(worker: slowmo.Worker) -> None:
-    values = synchronized(worker)
-    up_to_a_round(worker)
-    storage = values.untyped_storage()
-    storage.resize_(8)
-    with pytest.raises(slowmo.TensorError, match="its storage was resized"):
+    storage.resize_(bytes_left)
+    with pytest.raises(slowmo.TensorError, match=words):
         worker.step([values], 0.1)
     storage.resize_(16)
     values.zero_()

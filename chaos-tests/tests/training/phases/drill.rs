@@ -305,9 +305,7 @@ impl Drill {
         drop(workers);
         state.book.momentum_lost()
     }
-}
 
-impl Drill {
     /// Waits until all nodes are at the end. A busy machine may leave a node out of the last round:
     /// the next one would let it in, and nobody begins that. Such a node crashes.
     fn end_those_left_out(&self, threads: &[Training]) {

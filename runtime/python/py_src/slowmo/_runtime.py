@@ -91,9 +91,10 @@ class Runtime:
 class Worker:
     """One device's handle, for one training thread. Waits release the interpreter and hear Ctrl-C.
 
-    Tensors are lent for the time of a call: float32, contiguous, in main memory, in the same order
-    at every call and on every node. Nothing else may change them during a call. A worker that did
-    not leave does so when nothing refers to it any more, at the latest when the interpreter ends.
+    Tensors are lent for the time of a call: float32, contiguous, in main memory (or on the worker's
+    GPU), in the same order at every call and on every node. Nothing else may change them during a
+    call. A worker that did not leave does so when nothing refers to it any more, at the latest when
+    the interpreter ends.
 
     Every call raises ProcessError in a fork, and while another thread is in a call; TensorError for
     a tensor that cannot be lent, and nothing was read, written or sent then; and WorkerError once

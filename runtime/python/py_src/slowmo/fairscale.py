@@ -318,12 +318,12 @@ class SlowMoDistributedDataParallel(torch.nn.Module):
             return
         self._started = self.global_momentum_buffers_initialized = True
         parameters = list(self.module.parameters())
-        rounds = any(parameter.dtype != torch.float32 for parameter in parameters)
-        before = _single(parameters) if rounds else []
+        needs_masters = any(parameter.dtype != torch.float32 for parameter in parameters)
+        before = _single(parameters) if needs_masters else []
         if self.local_rank == 0:
             self._start_node()
         self._broadcast_in_node([*parameters, *self.module.buffers()])
-        if rounds:
+        if needs_masters:
             after = _single(parameters)
             self._shift = [new.sub_(old) for new, old in zip(after, before, strict=True)]
 
