@@ -41,6 +41,19 @@ fn no_seed_of_a_swarm_breaks_an_invariant() {
     );
 }
 
+/// Seeds of runs in which the training ends.
+const ENDS: u64 = 200;
+
+#[test]
+fn no_seed_of_an_end_breaks_an_invariant() {
+    let found = search::search(&Search::ends(0..ENDS, NODES), &|_| {});
+    assert!(
+        found.failures.is_empty(),
+        "{:?}: cargo run --release -p slowmo-chaos -- sim --ends --first-seed N --seeds 1",
+        found.failures
+    );
+}
+
 #[test]
 fn few_runs_need_not_show_everything_and_many_must() {
     let mut counters = Counters::default();

@@ -150,6 +150,12 @@ impl Round {
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
+
+    /// The round before this one; `None` for [`Round::BOOTSTRAP`].
+    #[must_use]
+    pub fn before(self) -> Option<Self> {
+        self.0.checked_sub(1).map(Self)
+    }
 }
 
 impl Epoch {

@@ -103,6 +103,10 @@ struct Sim {
     /// were seen: too few of any is a failure too.
     #[arg(long)]
     all: bool,
+    /// Every training ends after some steps: the nodes must leave in order, and no node may wait for
+    /// those that left.
+    #[arg(long, conflicts_with = "all")]
+    ends: bool,
     /// Print, for every message and phase of a round, under how many kinds of faults they met.
     #[arg(long)]
     coverage: bool,
@@ -153,6 +157,8 @@ fn main() -> anyhow::Result<ExitCode> {
     let nodes = arguments.nodes.clone();
     let mut search = if arguments.all {
         Search::swarm(seeds, nodes)
+    } else if arguments.ends {
+        Search::ends(seeds, nodes)
     } else {
         Search::usual(seeds, nodes)
     };
@@ -179,8 +185,7 @@ fn main() -> anyhow::Result<ExitCode> {
         print!("{}", found.coverage.table());
     }
     let mut missed = Vec::new();
-    if arguments.all {
-        print!("{}", found.counters.table());
+    if arguments.all || arguments.ends {
         for (seed, violation) in &found.failures {
             say!(
                 "seed {seed}: {} at {} ms: {}",
@@ -189,6 +194,9 @@ fn main() -> anyhow::Result<ExitCode> {
                 violation.what
             );
         }
+    }
+    if arguments.all {
+        print!("{}", found.counters.table());
         missed = found.counters.missed();
     }
     if !missed.is_empty() {
@@ -249,6 +257,8 @@ fn drawn(arguments: &Sim, seed: u64) -> String {
         "Drawn from seed {seed}, for {from} to {to} nodes{}.",
         if arguments.all {
             ", with kinds of faults that it drew"
+        } else if arguments.ends {
+            ", with a training that ends"
         } else {
             ""
         }

@@ -154,8 +154,8 @@ impl History {
         Some(known)
     }
 
-    /// A member's contribution to a round that began in a history; before the bootstrap there was
-    /// no history.
+    /// A member's contribution to a round that began in a history. A node makes one in no history
+    /// before the bootstrap, and while it waits to be admitted: it may return to its place.
     #[must_use]
     pub fn contribution(
         &self,
@@ -166,7 +166,7 @@ impl History {
         let own = self.contributions.get(&start)?;
         let of = |lineage| own.get(&(round, lineage));
         match of(began_in) {
-            None if round == Round::BOOTSTRAP => of(Lineage::NONE),
+            None => of(Lineage::NONE),
             found => found,
         }
     }

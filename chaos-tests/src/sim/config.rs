@@ -56,6 +56,9 @@ pub struct Config {
     pub algorithm: Algorithm,
     /// Settings of the elastic sampler, if training follows one.
     pub samples: Option<sampler::Settings>,
+    /// Number of inner steps after which the training of every node is over, and it leaves; `None`:
+    /// it trains until the run ends.
+    pub trains_until: Option<u64>,
     /// Minimum duration of an inner step, and maximum addition to it, in microseconds.
     pub compute: (u64, u64),
     /// Minimum travel time of a packet, and maximum addition to it, in microseconds.

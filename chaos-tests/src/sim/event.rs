@@ -52,6 +52,8 @@ pub enum Event {
     Fault(usize),
     /// The faults are over, but dead nodes stay dead.
     Still,
+    /// The faults are over, in a run that ends with its training.
+    Mended,
     /// Checks whether the live nodes continue without the dead.
     GoesOn,
     /// The faults are over.

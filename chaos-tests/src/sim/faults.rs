@@ -238,6 +238,12 @@ impl World {
         self.at(self.now + super::going_on::LOOK_EVERY, Event::GoesOn);
     }
 
+    /// Ends the faults of a run that ends with its training: the dead stay dead.
+    pub(super) fn fall_mended(&mut self) {
+        self.record(Traced::Faulted { fault: Fault::Heal });
+        self.mend();
+    }
+
     /// Restores links, clocks and speeds.
     fn mend(&mut self) {
         self.heal();

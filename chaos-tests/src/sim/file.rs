@@ -88,6 +88,8 @@ struct File {
     algorithm: Algorithm,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     samples: Option<Samples>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trains_until: Option<u64>,
     #[serde(default = "compute")]
     compute_ms: [Millis; 2],
     #[serde(default = "delay")]
@@ -358,7 +360,7 @@ impl Timed {
 }
 
 /// The order in which settings are written.
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 21] = [
     "seed",
     "class",
     "founders",
@@ -369,6 +371,7 @@ const KEYS: [&str; 20] = [
     "buffers",
     "algorithm",
     "samples",
+    "trains_until",
     "compute_ms",
     "delay_ms",
     "mail_delay_ms",
@@ -415,6 +418,7 @@ impl File {
                     seed,
                 },
             ),
+            trains_until: self.trains_until,
             compute: pair(self.compute_ms),
             delay: pair(self.delay_ms),
             mail_delay_max: self.mail_delay_ms.0,
@@ -473,6 +477,7 @@ impl File {
                     seed,
                 },
             ),
+            trains_until: config.trains_until,
             compute_ms: [Millis(config.compute.0), Millis(config.compute.1)],
             delay_ms: [Millis(config.delay.0), Millis(config.delay.1)],
             mail_delay_ms: Millis(config.mail_delay_max),

@@ -45,12 +45,18 @@ const LONG: u64 = 3_000 * MILLI;
 /// Maximum time that members cannot reach each other in [`Class::Apart`], in microseconds.
 const APART: u64 = 12_000 * MILLI;
 
+/// Fewest steps of a training that ends, and the most further ones.
+const STEPS_MIN: u64 = 15;
+const STEPS_MORE: u64 = 60;
+
 /// The kinds of faults that are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kinds {
     /// The original kinds.
     #[default]
     Usual,
+    /// The original kinds, in a training that comes to its end.
+    Ends,
     /// Each seed draws a subset of all kinds of faults (module `swarm`).
     Swarm,
 }
@@ -61,7 +67,10 @@ pub fn draw(seed: u64, nodes: &RangeInclusive<usize>, kinds: Kinds) -> Schedule 
     if kinds == Kinds::Swarm {
         return swarm::draw(seed, nodes);
     }
-    let (config, faults) = settings(seed, nodes);
+    let (mut config, faults) = settings(seed, nodes);
+    if kinds == Kinds::Ends {
+        config.trains_until = Some(STEPS_MIN + Random::new(seed, 6).below(STEPS_MORE));
+    }
     let mut planner = Planner::new(Random::new(seed, 4), &config);
     let begins = 300 * MILLI;
     for index in 0..faults {
@@ -146,6 +155,7 @@ pub(super) fn settings(seed: u64, nodes: &RangeInclusive<usize>) -> (Config, u64
         settles: None,
         true_sizes: false,
         first_incarnation: 1,
+        trains_until: None,
     };
     let faults = match class {
         Class::Calm => 0,

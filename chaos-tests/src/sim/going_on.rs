@@ -72,7 +72,7 @@ impl World {
     }
 
     /// Whether no live node is a member of anything: all wait to be admitted.
-    fn nobody_stands(&self) -> bool {
+    pub(super) fn nobody_stands(&self) -> bool {
         let history = self.watch.history();
         let stands = |start: Start| history.applied(start).is_some() && !history.is_void(start);
         !self

@@ -10,7 +10,7 @@
 //! | `world`, `event`, `clock` | processes and one queue of events |
 //! | `node` | one process: machines, shells, a training thread |
 //! | `network`, `sessions`, `delivery` | connections and what travels on them |
-//! | `faults`, `going_on` | carrying out faults; checking that the live nodes continue |
+//! | `faults`, `going_on`, `ending` | carrying out faults; checking that the live nodes continue; that a training ends |
 //! | `watch` | the trace, judged while it is written |
 //! | `search`, `shrink` | running many seeds; finding the shortest schedule that fails |
 //! | `coverage`, `counters` | what was tried, and the minimum number of times |
@@ -24,6 +24,7 @@ pub mod config;
 pub mod counters;
 pub mod coverage;
 mod delivery;
+mod ending;
 mod event;
 mod faults;
 pub mod file;
@@ -94,6 +95,9 @@ pub fn run(schedule: &Schedule, look: Look) -> Report {
     match schedule.config.settles {
         Some(settles) => run_until_settled(&mut world, until, settles),
         None => world.run(until),
+    }
+    if schedule.config.trains_until.is_some() {
+        world.judge_ending();
     }
     // A process that was still stopped when the faults ended came back later.
     let quiet = world.watch.history().quiet().map_or(0, |quiet| quiet.0);

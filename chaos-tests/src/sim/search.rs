@@ -71,6 +71,16 @@ impl Search {
         }
     }
 
+    /// A search of these seeds to the last, in each of which the training ends.
+    #[must_use]
+    pub fn ends(seeds: Range<u64>, nodes: RangeInclusive<usize>) -> Self {
+        Self {
+            all: true,
+            kinds: Kinds::Ends,
+            ..Self::usual(seeds, nodes)
+        }
+    }
+
     /// The schedule of a seed in this search.
     #[must_use]
     pub fn schedule(&self, seed: u64) -> Schedule {

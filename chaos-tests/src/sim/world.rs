@@ -5,10 +5,12 @@ use super::books::{Books, Entry};
 use super::clock::Clock;
 use super::config::Config;
 use super::coverage::Coverage;
+use super::ending;
 use super::event::Event;
 use super::going_on::GoesOn;
 use super::mail::{Mail, Output, Part};
 use super::network::{Network, Process};
+use super::node::training::is_over;
 use super::node::{self, Bootstrapping, Node};
 use super::schedule::{Deed, Schedule, Settings};
 use super::watch::Watch;
@@ -21,7 +23,7 @@ use slowmo_protocol::node::Failure;
 use slowmo_protocol::simulation::Queue;
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{End, Event as Traced, Start};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 /// Number of events after which a run is considered endless.
@@ -50,6 +52,8 @@ pub struct Running {
     pub draining: bool,
     /// How the process ended, if it did.
     pub ended: Option<End>,
+    /// The incarnations that told this process that they leave for good.
+    pub leavers: BTreeSet<Start>,
     /// The addresses that the process was told of.
     pub discovered: Option<Vec<SocketAddr>>,
     /// Whether the process may be part of a bootstrap view.
@@ -143,7 +147,9 @@ impl World {
             let at = world.deeds[index].0.0;
             world.at(at, Event::Fault(index));
         }
-        let ends = if world.config.goes_on_within.is_some() {
+        let ends = if world.config.trains_until.is_some() {
+            Event::Mended
+        } else if world.config.goes_on_within.is_some() {
             Event::Still
         } else {
             Event::Quiet
@@ -214,12 +220,13 @@ impl World {
             Event::Fault(index) => self.fault(index),
             // A process that wakes earlier than it was told to would hear of events in another
             // order than they happened.
-            Event::Quiet | Event::Still if self.wakes() > self.now => {
+            Event::Quiet | Event::Still | Event::Mended if self.wakes() > self.now => {
                 let wakes = self.wakes();
                 self.at(wakes, event);
             }
             Event::Quiet => self.fall_quiet(),
             Event::Still => self.fall_still(),
+            Event::Mended => self.fall_mended(),
             Event::GoesOn => self.judge_going_on(),
         }
     }
@@ -289,6 +296,7 @@ impl World {
             discovered: None,
             draining: false,
             ended: None,
+            leavers: BTreeSet::new(),
             bootstrap,
             ticks: [None; Part::COUNT],
             mailboxes: [0; Part::COUNT],
@@ -388,6 +396,7 @@ impl World {
         let part = mail.part();
         let mut outputs = Vec::new();
         self.coverage.seen(&mail, running.node.rounds.phase());
+        running.leavers.extend(ending::leaver(&mail));
         let local = running.clock.read(self.now);
         self.watch.told(self.now, running.node.start.node, &mail);
         running
@@ -460,8 +469,12 @@ impl World {
                 let running = &self.processes[process];
                 // Who is shown that it lied ends with an error, as it must.
                 let is_shown = matches!(failure, Failure::Round(RoundError::Equivocated { .. }));
-                if !(running.lies || running.lied && is_shown) {
+                let is_told = is_over(&failure) && self.is_over(process);
+                if !(running.lies || running.lied && is_shown || is_told) {
                     self.watch.failed(self.now, running.node.start, &failure);
+                }
+                if is_told {
+                    return;
                 }
                 self.end(process, End::Failed);
             }

@@ -86,6 +86,21 @@ pub enum RoundError {
         /// Nodes whose data or decision is missing.
         waiting_for: Vec<NodeId>,
     },
+    /// The voters without which there is no quorum left in order while this node still waited: the
+    /// training is over. Its parameters are those of its own steps since the round before.
+    #[error(
+        "{round} will never be decided: {} left in order, and those that stay are no quorum, so \
+         the training is over; this node's parameters are those of its own steps since the last \
+         round; take the model of one of them, or start again from a checkpoint (to go on with \
+         fewer nodes, drain them before they leave)",
+        Nodes(left)
+    )]
+    Over {
+        /// The round that this node waited for.
+        round: Round,
+        /// The voters that left.
+        left: Vec<NodeId>,
+    },
     /// A contribution was made while the previous round was still open.
     #[error("{0} is still open: wait for it before contributing again")]
     RoundStillOpen(Round),

@@ -81,6 +81,7 @@ use links::Links;
 pub use links::{
     ATTEMPT_WAIT_MAX, AWAY_WAIT, STAND_IN_STEP, STAND_IN_STEPS_MAX, STREAM_BROKEN_WAIT,
 };
+pub use peers::OVER_WAIT;
 use peers::Peers;
 pub use proofs::PROOFS_MAX;
 use proofs::Proofs;
@@ -425,6 +426,7 @@ impl Coordinator {
             self.decide_when_believed(now);
             self.watch_new_connections(now);
             self.tell_waiting(out);
+            self.watch_for_the_end(now);
             if !self.apply_when_decided(now, out) {
                 return;
             }
@@ -529,6 +531,7 @@ impl Coordinator {
             Timer::Grace => self.with_deciding(|deciding| deciding.grace_over = true),
             Timer::Ask => self.ask_again(now, out),
             Timer::Fork => self.with_deciding(|deciding| deciding.fork_due = true),
+            Timer::Over => self.end_with_the_others(out),
             Timer::Retry => self.with_deciding(|deciding| deciding.retry = true),
             Timer::Compare => self.leave_silent_ones_out(),
             Timer::Joiners => self.pass_slow_joiners_over(),

@@ -1,7 +1,7 @@
 //! Reasons why a node did not get into a bootstrap view or a running cluster. Nothing was trained
 //! or changed.
 
-use crate::ident::{NodeId, Nodes};
+use crate::ident::{NodeId, Nodes, Round};
 use crate::model::ModelSize;
 use crate::time::Span;
 use crate::view::ViewError;
@@ -118,6 +118,25 @@ pub enum BootstrapError {
         /// Description, for an operator, of what was missing.
         missing: String,
     },
+    /// The training ended while this node was no member: it was left out of the last rounds, or
+    /// came too late.
+    #[error(
+        "the training is over: {} left in order{}, and this node was no member any more{}; take \
+         the model of one of them, or start again from a checkpoint",
+        Nodes(left),
+        after_round(*last),
+        own_round(*ours)
+    )]
+    Over {
+        /// The members of the newest view that this node heard of which left.
+        left: Vec<NodeId>,
+        /// The last round that they decided, as far as this node heard. `None` if they decided
+        /// none.
+        last: Option<Round>,
+        /// The last round that this node was a member in. Its parameters are those of its own steps
+        /// since. `None` if it never was one.
+        ours: Option<Round>,
+    },
     /// The nodes that met do not make a view.
     #[error(transparent)]
     NoView(#[from] ViewError),
@@ -146,6 +165,17 @@ impl BootstrapError {
 
 pub(super) fn in_brackets(told: Option<&str>) -> String {
     told.map(|told| format!(" ({told})")).unwrap_or_default()
+}
+
+fn after_round(last: Option<Round>) -> String {
+    last.map_or_else(String::new, |last| format!(" after {last}"))
+}
+
+fn own_round(ours: Option<Round>) -> String {
+    ours.map_or_else(
+        || " or not yet one, so its parameters are its own".to_owned(),
+        |ours| format!(" after {ours}, so its parameters are those of its own steps since"),
+    )
 }
 
 fn met_nodes(met: &[NodeId]) -> String {

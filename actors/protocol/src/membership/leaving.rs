@@ -17,8 +17,12 @@ pub const LEAVE_AGAIN_EVERY: Span = Span::from_millis(1_000);
 
 impl Membership {
     pub(super) fn leaves(&mut self, header: &Header, contributes: bool, out: &mut Outbox<Effect>) {
+        let start = (header.sender, header.incarnation);
         if !contributes && self.left.len() < MEMBERS_MAX {
-            self.left.insert((header.sender, header.incarnation));
+            self.left.insert(start);
+        }
+        if !contributes && self.life.done.len() < MEMBERS_MAX {
+            self.life.done.insert(start);
         }
         out.push(Effect::Leaving {
             node: header.sender,
@@ -46,7 +50,15 @@ impl Membership {
         if self.life.standing.is_some() {
             self.leave_again(now, out);
             self.says_it_leaves(contributes, out);
+        } else if !contributes && !self.life.drained {
+            // Others may still count on it: they must not wait until it comes back.
+            self.announce(Message::Leave { contributes }, out);
         }
+    }
+
+    fn announce(&self, message: Message, out: &mut Outbox<Effect>) {
+        let connected = self.connected.keys().copied();
+        connected.for_each(|peer| self.send(peer, message.clone(), out));
     }
 
     pub(super) fn says_it_leaves(&self, contributes: bool, out: &mut Outbox<Effect>) {
@@ -66,10 +78,7 @@ impl Membership {
         };
         if self.life.leave_again_at.is_none_or(|at| now >= at) {
             self.life.leave_again_at = Some(now.after(LEAVE_AGAIN_EVERY));
-            self.connected
-                .keys()
-                .copied()
-                .for_each(|peer| self.send(peer, Message::Leave { contributes }, out));
+            self.announce(Message::Leave { contributes }, out);
         }
     }
 

@@ -36,6 +36,10 @@ pub(super) struct Life {
     pub told_that_it_may_bootstrap: bool,
     /// Incarnations of nodes that are known to have ended.
     pub ended: BTreeSet<(NodeId, Incarnation)>,
+    /// Incarnations that said that they leave for good, since their training is over.
+    pub done: BTreeSet<(NodeId, Incarnation)>,
+    /// The last decided round that this node was a member in.
+    pub last_round: Option<Round>,
     /// Later lineage of the history whose state this node brings, if that history went on under
     /// another one while this node waited to be admitted.
     pub brings: Option<Lineage>,
@@ -181,6 +185,7 @@ impl Membership {
         self.life.asked = None;
         self.life.counted = None;
         self.life.was_member |= round > Round::BOOTSTRAP;
+        self.life.last_round = round.before().or(self.life.last_round);
         self.life.is_bound &= round == Round::BOOTSTRAP;
         self.misfits.clear();
         let Some(standing) = &self.life.standing else {

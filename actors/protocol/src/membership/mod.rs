@@ -51,7 +51,7 @@ use crate::machine::{Identity, Machine, Outbox, Place};
 use crate::model::ModelSize;
 use crate::time::{Instant, Span};
 use crate::view::{MEMBERS_MAX, Member, View};
-use crate::wire::{Header, Hello, Message};
+use crate::wire::{Header, Hello, MemberState, Message};
 use known::Known;
 use life::Life;
 use misfits::Misfits;
@@ -239,6 +239,12 @@ impl Membership {
         }
     }
 
+    /// The newest view that this node heard of while it waits to be admitted.
+    #[must_use]
+    pub fn sought(&self) -> Option<&MemberState> {
+        self.life.cluster.as_ref()
+    }
+
     fn me(&self) -> NodeId {
         self.settings.identity.node
     }
@@ -421,6 +427,9 @@ impl Membership {
         }
         if self.left.len() >= MEMBERS_MAX {
             self.left.retain(|(id, _)| concerns(id));
+        }
+        if self.life.done.len() >= MEMBERS_MAX {
+            self.life.done.retain(|(id, _)| concerns(id));
         }
         if self.life.ended.len() >= MEMBERS_MAX {
             self.life.ended.retain(|(id, _)| concerns(id));

@@ -1,12 +1,13 @@
 //! Resigning, as opposed to leaving: a node gives up its place and asks to be admitted again. The
 //! coordinator, which learns first what was decided, has the last word.
 
-use super::{Effect, Membership};
+use super::{BootstrapError, Effect, Membership};
 use crate::coordinator::GivesUp;
 use crate::ident::{Incarnation, NodeId, Round};
 use crate::machine::Outbox;
 use crate::time::{Instant, Span};
 use crate::view::Member;
+use crate::wire::MemberState;
 
 /// How long the history that was to admit this node must be deserted before the node returns to the
 /// history that it was in before.
@@ -71,9 +72,12 @@ impl Membership {
     /// it. The holders of that history's newest state are gone, so this node's state is needed.
     /// That includes a joiner's state: it may hold the entry that admits it.
     pub(super) fn return_when_deserted(&mut self, now: Instant, out: &mut Outbox<Effect>) {
-        let waits = self.life.standing.is_none()
-            && self.life.leaving.is_none()
-            && self.life.resigning.is_empty();
+        if !self.life.resigning.is_empty() {
+            // A return that led nowhere ends with a resignation.
+            return;
+        }
+        // A node that was told to leave returns nowhere, and need not wait for those that left.
+        let waits = self.life.standing.is_none() && !self.life.drained;
         let Some(deserted) = self
             .life
             .cluster
@@ -90,10 +94,53 @@ impl Membership {
             .iter()
             .all(|member| self.has_ended(member));
         if now >= *self.life.returns_at.get_or_insert(now.after(RETURN_WAIT)) {
+            if self.life.returns
+                && let Some(over) = self.over(deserted)
+            {
+                // The coordinator had nothing to return to.
+                self.life.returns_at = None;
+                return self.fail(over, out);
+            }
             self.life.returns_at = Some(now.after(RETURN_AGAIN_EVERY));
             self.life.returns = true;
-            out.push(Effect::Return { ended });
+            if self.life.leaving.is_none() {
+                out.push(Effect::Return { ended });
+            }
         }
+    }
+
+    /// The error of a node that waits for a training that is over: each member of the newest view
+    /// said that it leaves for good, or ended, or waits in vain like this node. A member that the
+    /// next view replaces says nothing like that. One that crashed may come back, but not if others
+    /// left for good.
+    fn over(&self, deserted: &MemberState) -> Option<BootstrapError> {
+        let me = self.me();
+        let mut left = Vec::new();
+        for member in deserted.view.members() {
+            let start = (member.id, member.incarnation);
+            if self.life.done.contains(&start) {
+                left.push(member.id);
+                continue;
+            }
+            let crashed = self.has_ended(member) && !self.left.contains(&start);
+            if member.id != me && !self.waits_too(member) && !crashed {
+                return None;
+            }
+        }
+        (!left.is_empty()).then(|| BootstrapError::Over {
+            left,
+            last: deserted.round.before(),
+            ours: self.life.last_round,
+        })
+    }
+
+    /// Whether a member can be sent to, and says that it is in no history.
+    fn waits_too(&self, member: &Member) -> bool {
+        let said = self.hellos.get(&member.id);
+        self.can_send_to(member)
+            && said.is_some_and(|known| {
+                known.incarnation == member.incarnation && known.stands_in.is_none()
+            })
     }
 
     /// After a return to an old view, marks members down that are connected in another incarnation:

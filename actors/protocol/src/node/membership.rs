@@ -10,7 +10,7 @@ use crate::liveness::{self, DownCause, Liveness};
 use crate::machine::{Machine, Outbox};
 use crate::membership::{Effect, In, Membership, Settings};
 use crate::time::{Instant, Span};
-use crate::wire::Frame;
+use crate::wire::{Frame, MemberState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -117,6 +117,12 @@ impl MembershipPart {
             suspicions: 0,
             unheard: BTreeSet::new(),
         }
+    }
+
+    /// The newest view that the node heard of while it waits to be admitted.
+    #[must_use]
+    pub fn sought(&self) -> Option<&MemberState> {
+        self.machine.sought()
     }
 
     /// Time at which the part must be given a tick.

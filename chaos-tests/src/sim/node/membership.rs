@@ -8,6 +8,7 @@ use slowmo_protocol::membership::Settings;
 use slowmo_protocol::node::vectors::Vectors;
 use slowmo_protocol::node::{MembershipEffect, MembershipPart, Notice, SignsOfLife, ToMembership};
 use slowmo_protocol::time::{Instant, Span};
+use slowmo_protocol::wire::MemberState;
 use std::collections::BTreeMap;
 
 /// Number of times that the transport has heard each peer.
@@ -44,6 +45,11 @@ impl Members {
             round_trip,
             waiting: None,
         }
+    }
+
+    /// The newest view that the node heard of while it waits to be admitted.
+    pub fn sought(&self) -> Option<&MemberState> {
+        self.part.sought()
     }
 
     /// Time at which the part needs its next tick.

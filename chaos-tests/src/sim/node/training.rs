@@ -6,8 +6,9 @@ use crate::sim::config::Config;
 use crate::sim::mail::{Arrival, Mail, Output, ToTraining};
 use slowmo_protocol::aggregator::{Request, Task};
 use slowmo_protocol::algorithm::{Algorithm, Base, BufferStrategy};
-use slowmo_protocol::coordinator::{Outcome, RoundKind};
+use slowmo_protocol::coordinator::{Outcome, RoundError, RoundKind};
 use slowmo_protocol::ident::{Incarnation, NodeId, Step};
+use slowmo_protocol::membership::BootstrapError;
 use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::node::vectors::{Values, Vectors};
 use slowmo_protocol::node::{Arrive, Failure, Released, ToAggregator, ToGossip};
@@ -55,6 +56,8 @@ pub struct TrainingPart {
     excluded: bool,
     computing: u64,
     compute: (u64, u64),
+    /// Step at which the training is over.
+    until: Option<u64>,
     /// Duration of an inner step in hundredths of the usual time.
     pub slowness: u64,
     random: Random,
@@ -86,6 +89,7 @@ impl TrainingPart {
             excluded: false,
             computing: 0,
             compute: config.compute,
+            until: config.trains_until,
             slowness: 100,
             random: Random::new(
                 config.seed ^ me.0.rotate_left(20) ^ incarnation.0.rotate_left(40),
@@ -168,14 +172,23 @@ impl TrainingPart {
     }
 
     fn fail(&mut self, failure: Failure, outputs: &mut Vec<Output>) {
-        if self.doing != Doing::Leaving {
+        if self.doing == Doing::Leaving {
+            return;
+        }
+        let over = is_over(&failure);
+        outputs.push(Output::Fail(failure));
+        if over {
+            self.leave(outputs);
+        } else {
             self.doing = Doing::Ended;
-            outputs.push(Output::Fail(failure));
         }
     }
 
-    /// Begins an inner step.
+    /// Begins an inner step, or leaves after the last one.
     fn compute(&mut self, outputs: &mut Vec<Output>) {
+        if self.until.is_some_and(|until| self.step.0 >= until) {
+            return self.leave(outputs);
+        }
         self.doing = Doing::Computing;
         self.computing += 1;
         let (base, more) = self.compute;
@@ -341,4 +354,13 @@ impl TrainingPart {
     pub fn progress(&self) -> Option<&Progress> {
         self.progress.as_ref()
     }
+}
+
+/// Whether a training failed because the others' is over: the node then leaves like them.
+pub fn is_over(failure: &Failure) -> bool {
+    matches!(
+        failure,
+        Failure::Bootstrapping(BootstrapError::Over { .. })
+            | Failure::Round(RoundError::Over { .. })
+    )
 }

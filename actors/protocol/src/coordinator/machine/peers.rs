@@ -4,6 +4,8 @@
 use super::Coordinator;
 use super::deciding::Lead;
 use super::history::History;
+use super::timers::Timer;
+use crate::coordinator::error::RoundError;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::Proposal;
 use crate::coordinator::voters::Voter;
@@ -18,6 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of rounds for which a joiner that is too slow is excluded.
 const ROUNDS_PASSED_OVER_MAX: u64 = 256;
+/// How long the voters without which there is no quorum must have left in order before a node takes
+/// the training for over: what they sent last may still be on its way.
+pub const OVER_WAIT: Span = Span::from_millis(2_000);
 
 /// Reason why an incarnation of a node takes part in nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,16 +98,20 @@ impl Peers {
         self.leaving.get(&start) == Some(&false)
     }
 
-    /// Whether an incarnation is known to be over: its process ended, another incarnation of its
-    /// node is here, or it leaves.
+    /// Whether an incarnation is known to be over, or about to be: its process ended, another
+    /// incarnation of its node is here, or it leaves.
     pub fn has_ended(&self, start: Voter) -> bool {
+        self.is_over(start) || self.leaving.contains_key(&start)
+    }
+
+    /// Whether an incarnation decides nothing any more: its process ended, another incarnation of
+    /// its node is here, or it leaves without another contribution.
+    fn is_over(&self, start: Voter) -> bool {
         let replaced = self
             .joiners
             .get(&start.node)
             .is_some_and(|joiner| joiner.incarnation != start.incarnation);
-        replaced
-            || self.dead.get(&start) == Some(&Death::Ended)
-            || self.leaving.contains_key(&start)
+        replaced || self.dead.get(&start) == Some(&Death::Ended) || self.leaves_idle(start)
     }
 
     /// Whether a voter may answer. One that waits to be admitted may, if it is the incarnation that
@@ -287,6 +296,47 @@ impl Coordinator {
             .voters
             .iter()
             .all(|voter| voter.node == self.me() || answers(voter) || self.peers.has_ended(*voter))
+    }
+
+    /// The voters that left in order, if no quorum is left without them: no further round will be
+    /// decided. A voter that is missing for another reason than that or its end may come back.
+    fn left_for_good(&self) -> Vec<NodeId> {
+        let Some(history) = self.history.as_ref().filter(|history| history.member) else {
+            return Vec::new();
+        };
+        if self.settings.quorum == Quorum::Survivors || self.quorum_lives() {
+            return Vec::new();
+        }
+        let missing = || {
+            let voters = history.voters.iter();
+            voters.filter(|voter| {
+                voter.node != self.me()
+                    && (!self.peers.votes(**voter) || self.links.is_given_up(voter.node))
+            })
+        };
+        if !missing().all(|voter| self.peers.is_over(*voter)) {
+            return Vec::new();
+        }
+        let left = missing().filter(|voter| self.peers.leaves_idle(**voter));
+        left.map(|voter| voter.node).collect()
+    }
+
+    /// Starts, or stops, the wait after which this node takes the training for over.
+    pub(super) fn watch_for_the_end(&mut self, now: Instant) {
+        if self.left_for_good().is_empty() {
+            self.timers.stop(Timer::Over);
+        } else {
+            self.timers.start(Timer::Over, now.after(OVER_WAIT));
+        }
+    }
+
+    /// Ends the run on this node if the training is still over after that wait.
+    pub(super) fn end_with_the_others(&mut self, out: &mut Outbox<Effect>) {
+        let left = self.left_for_good();
+        if let Some(history) = self.history.as_ref().filter(|_| !left.is_empty()) {
+            let round = history.round;
+            self.stop(RoundError::Over { round, left }, out);
+        }
     }
 
     /// Nodes whose data or decision is missing: data first, then what a leader or a member waits

@@ -44,6 +44,9 @@ pub(super) enum Timer {
     Votes,
     /// Wait before this node may again stand in for a leader that it cannot reach.
     StandIn,
+    /// Wait after the voters without which there is no quorum left in order. Then the run ends here
+    /// with an error.
+    Over,
     /// Wait for acknowledgements of the entry with which this node leaves. Then it leaves without
     /// them.
     Leave,

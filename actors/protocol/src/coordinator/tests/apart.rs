@@ -1,7 +1,9 @@
 //! Members that live and cannot reach each other.
 
 use super::*;
-use crate::coordinator::{AWAY_WAIT, REPORTS_TO_PART, STAND_IN_STEP, STREAM_BROKEN_WAIT};
+use crate::coordinator::{
+    AWAY_WAIT, OVER_WAIT, REPORTS_TO_PART, RoundError, STAND_IN_STEP, STREAM_BROKEN_WAIT,
+};
 
 #[test]
 fn one_of_a_pair_that_cannot_reach_each_other_takes_no_part() {
@@ -201,4 +203,45 @@ fn a_member_that_only_others_hear_is_given_up_at_once_and_counts_again_when_it_i
         let expected = if heard { vec![1, 2, 3] } else { vec![1, 2] };
         assert_eq!(leader.attempted(&effects), Some(expected));
     }
+}
+
+#[test]
+fn a_member_whose_quorum_left_in_order_hears_that_the_training_is_over() {
+    let view = Bench::of(&[1, 2, 3, 4], 4).view;
+    let leaves = |id: u64, contributes| In::Leaving {
+        node: NodeId(id),
+        incarnation: identity(&view, id).incarnation,
+        contributes,
+    };
+    let lost = |id: u64, ended| In::Lost {
+        node: NodeId(id),
+        incarnation: identity(&view, id).incarnation,
+        ended,
+    };
+    let over = |effect: &Effect| matches!(effect, Effect::Fail(RoundError::Over { .. }));
+    let ends = |last: [In; 2]| {
+        let mut node = Bench::of(&[1, 2, 3, 4], 4);
+        node.contribute();
+        for id in [1, 2] {
+            node.tell(leaves(id, false));
+            node.tell(lost(id, true));
+        }
+        last.into_iter().for_each(|event| _ = node.tell(event));
+        let early = node.wait(OVER_WAIT.0 - 1);
+        assert!(!early.iter().any(over), "{early:?}");
+        node.wait(1).iter().any(over)
+    };
+    assert!(ends([leaves(3, false), lost(3, true)]));
+    assert!(
+        ends([lost(3, true), In::Tick]),
+        "it does not come back to those that left"
+    );
+    assert!(
+        !ends([lost(3, false), In::Tick]),
+        "it may live, with one half of the votes"
+    );
+    assert!(
+        !ends([leaves(3, true), lost(3, false)]),
+        "it hands over first"
+    );
 }

@@ -192,3 +192,78 @@ fn members_that_cannot_be_sent_to_are_dialed_until_they_can() {
     assert!(!dialed(&node.tick_after(REDIAL_EVERY)));
     assert!(dialed(&node.disconnect(2, false)));
 }
+
+/// Node 9, which was a member of round 7 with nodes 1 and 2 and was left out of it.
+fn left_out() -> Bench {
+    let mut node = Bench::member(9, view(4, &[1, 2, 9]));
+    for id in [1, 2] {
+        node.connect(&peer(id, Some(at(FIRST, 8, view(5, &[1, 2])))));
+    }
+    node.feed(In::Resigned(true));
+    assert_eq!(
+        node.waiting(),
+        "the cluster decided no round; see its status"
+    );
+    node
+}
+
+/// Time passes from deadline to deadline; the error with which the node gives up in this span.
+fn gives_up_within(node: &mut Bench, span: Span) -> Option<BootstrapError> {
+    let end = node.now.after(span);
+    loop {
+        let deadline = node.machine.next_deadline().filter(|at| *at <= end)?;
+        if let Some(error) = fails(&node.tick_at(deadline)) {
+            return Some(error.clone());
+        }
+    }
+}
+
+#[test]
+fn a_node_that_was_left_out_hears_that_the_training_is_over_once_all_others_left() {
+    let leave = Message::Leave { contributes: false };
+    let wait = Span(RETURN_WAIT.0 * 2);
+    let mut node = left_out();
+    node.hear(
+        &peer(1, Some(at(FIRST, 8, view(5, &[1, 2])))),
+        leave.clone(),
+    );
+    node.disconnect(1, true);
+    assert_eq!(
+        gives_up_within(&mut node, wait),
+        None,
+        "node 2 may admit it"
+    );
+    let mut crashed = node.clone();
+    let mut drained = node.clone();
+    node.hear(&peer(2, Some(at(FIRST, 8, view(5, &[1, 2])))), leave);
+    assert_eq!(
+        gives_up_within(&mut node, wait),
+        None,
+        "node 2 is still there"
+    );
+    node.disconnect(2, true);
+    let over = |left: &[u64]| {
+        Some(BootstrapError::Over {
+            left: left.iter().copied().map(NodeId).collect(),
+            last: Some(Round(7)),
+            ours: Some(Round(6)),
+        })
+    };
+    assert_eq!(gives_up_within(&mut node, wait), over(&[1, 2]));
+
+    crashed.disconnect(2, false);
+    assert_eq!(
+        gives_up_within(&mut crashed, wait),
+        None,
+        "it may be cut off"
+    );
+    crashed.dead(2, true);
+    assert_eq!(gives_up_within(&mut crashed, wait), over(&[1]));
+
+    drained.disconnect(2, true);
+    assert_eq!(
+        gives_up_within(&mut drained, wait),
+        None,
+        "others replaced it"
+    );
+}

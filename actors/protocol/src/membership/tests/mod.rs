@@ -11,7 +11,7 @@ use super::*;
 use crate::ident::ClusterId;
 use crate::policy::Bootstrap;
 use crate::published::PublicKey;
-use crate::wire::{Frame, MemberState};
+use crate::wire::Frame;
 
 /// The history that most tests are about.
 pub(super) const FIRST: Lineage = Lineage(1 << 64 | 7);
