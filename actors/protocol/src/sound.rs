@@ -68,6 +68,8 @@ pub enum Unsound {
     OtherEntry,
     /// It led, and asked for votes for an entry whose data it had not moved.
     Unattempted,
+    /// It contributed to a round, or asked for votes in one, that is long over for itself.
+    Replayed,
 }
 
 impl Unsound {
@@ -107,6 +109,7 @@ impl std::fmt::Display for Unsound {
             Self::Unattempted => {
                 formatter.write_str("it asked for votes for an entry that was not attempted")
             }
+            Self::Replayed => formatter.write_str("it sent old frames again"),
         }
     }
 }

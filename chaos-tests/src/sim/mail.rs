@@ -5,6 +5,7 @@ use super::books::Entry;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::node::vectors::{Stream, Values, Vectors};
 use slowmo_protocol::node::{self, Arrive, Failure, Released};
+use slowmo_protocol::sound::Unsound;
 use slowmo_protocol::wire::Frame;
 use std::net::SocketAddr;
 
@@ -113,6 +114,8 @@ pub enum Output {
     Record(slowmo_protocol::trace::Event),
     /// Records a movement of push-sum mass.
     Book(Entry),
+    /// A node is named for what it sent.
+    Named(NodeId, Unsound),
     /// The process ends in order.
     Exit,
     /// The training failed.

@@ -21,6 +21,7 @@ use slowmo_protocol::gossip_peer::models_kept_max;
 use slowmo_protocol::ident::{Incarnation, NodeId, ShardId};
 use slowmo_protocol::node::Failure;
 use slowmo_protocol::simulation::Queue;
+use slowmo_protocol::sound::Unsound;
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{End, Event as Traced, Start};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,9 @@ use std::net::SocketAddr;
 const EVENTS_MAX: u64 = 40_000_000;
 /// Number of times per idle time that a process checks whether its connections are alive.
 const LOOKS: u64 = 4;
+
+/// The rule that nobody is named who never lied.
+const NAMING: &str = "naming";
 
 /// One process and its environment.
 pub struct Running {
@@ -464,6 +468,7 @@ impl World {
             }
             Output::Record(event) => self.record(event),
             Output::Book(entry) => self.book(process, entry),
+            Output::Named(node, what) => self.judge_naming(process, node, &what),
             Output::Exit => self.end(process, End::Left),
             Output::Fail(failure) => {
                 let running = &self.processes[process];
@@ -478,6 +483,16 @@ impl World {
                 }
                 self.end(process, End::Failed);
             }
+        }
+    }
+
+    /// Breaks a rule if a node is named that never lied.
+    fn judge_naming(&mut self, by: Process, node: NodeId, what: &Unsound) {
+        let lied = |running: &Running| running.node.start.node == node && running.lied;
+        if !self.processes.iter().any(lied) {
+            let by = self.id(by);
+            let what = format!("{by} named {node}, which never lied: {what}");
+            self.watch.broken(self.now, NAMING, what);
         }
     }
 

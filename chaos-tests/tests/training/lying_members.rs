@@ -66,8 +66,12 @@ fn who_says_that_its_links_are_broken_holds_nobody_up() {
 }
 
 #[test]
-fn old_frames_and_floods_of_small_ones_hold_nobody_up() {
+fn who_sends_old_frames_again_is_named() {
     assert_withstood(Lie::Replay);
+}
+
+#[test]
+fn floods_of_small_frames_hold_nobody_up() {
     assert_withstood(Lie::Flood);
 }
 

@@ -167,7 +167,7 @@ impl Machine for Coordinator {
                     out,
                 );
             }
-            In::Frame { header, message } => self.receive(header, *message, now, out),
+            In::Frame { header, message } => self.arrive(header, *message, now, out),
             In::Reduced(attempt, signed) => {
                 self.hold(attempt, |movement| movement.take_own(signed))
             }

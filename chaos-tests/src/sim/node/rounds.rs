@@ -102,6 +102,7 @@ impl Rounds {
                 outputs.push(Output::Record(self.trace(&applied)));
             }
             RoundsEffect::Resigned => outputs.push(Output::Record(Event::Resigned(self.start()))),
+            RoundsEffect::Unsound(node, what) => outputs.push(Output::Named(node, what)),
             RoundsEffect::Waiting(why) => self.waiting = why,
             effect => {
                 for done in carry_out(&mut self.part, self.identity, self.optimizer, effect) {

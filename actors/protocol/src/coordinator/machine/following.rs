@@ -104,10 +104,28 @@ impl Coordinator {
         }
     }
 
+    /// Handles a frame that has just arrived; those that this node kept go to [`Self::receive`].
+    pub(super) fn arrive(
+        &mut self,
+        header: Header,
+        message: Message,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        let is_named = self.links.is_refused(header.sender, header.incarnation);
+        if is_of_its_round(&message) && self.peers.was_beyond(&header) && !is_named {
+            return self.go_on_without(header.sender, Unsound::Replayed, now, out);
+        }
+        self.receive(header, message, now, out);
+    }
+
     /// Handles a frame of the round under way.
     fn take(&mut self, header: &Header, message: Message, now: Instant, out: &mut Outbox<Effect>) {
         // Another incarnation of a voter's node may speak as a joiner, and leads nothing.
         let of_leader = header.sender == header.term.node && self.is_from_voter(header);
+        if is_of_its_round(&message) {
+            self.peers.is_in(header);
+        }
         match message {
             Message::Contribute(contributed) => {
                 self.note_contribution(header.sender, contributed, now, out)
@@ -647,4 +665,9 @@ pub(super) fn difference(
         other,
         other_spec: other_spec.to_string(),
     }
+}
+
+/// Whether a correct node sends this only in the round that it is in itself.
+fn is_of_its_round(message: &Message) -> bool {
+    matches!(message, Message::Contribute(_) | Message::Accept { .. })
 }

@@ -9,13 +9,13 @@ use crate::coordinator::error::RoundError;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::Proposal;
 use crate::coordinator::voters::Voter;
-use crate::ident::{Epoch, Incarnation, NodeId, Nodes, Round};
+use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Nodes, Round};
 use crate::machine::Outbox;
 use crate::planted::{self, Bug};
 use crate::policy::{OnQuorumLoss, Quorum};
 use crate::time::{Instant, Span};
 use crate::view::{MEMBERS_MAX, Member};
-use crate::wire::Message;
+use crate::wire::{Header, Message};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of rounds for which a joiner that is too slow is excluded.
@@ -23,6 +23,19 @@ const ROUNDS_PASSED_OVER_MAX: u64 = 256;
 /// How long the voters without which there is no quorum must have left in order before a node takes
 /// the training for over: what they sent last may still be on its way.
 pub const OVER_WAIT: Span = Span::from_millis(2_000);
+
+/// How many rounds a frame must be behind a later one of its sender to prove that an old one was sent
+/// again. A correct node contributes, or asks for votes, only in the round that it is in. Its frames
+/// can overtake each other only where a connection is replaced, and not by whole rounds.
+const ROUNDS_BACK: u64 = 3;
+
+/// The incarnation that sent a frame.
+fn speaker(header: &Header) -> Voter {
+    Voter {
+        node: header.sender,
+        incarnation: header.incarnation,
+    }
+}
 
 /// Reason why an incarnation of a node takes part in nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,6 +55,8 @@ pub(super) struct Peers {
     slow_joiners: SlowJoiners,
     /// Incarnations that leave, and whether each still contributes to the next round.
     leaving: BTreeMap<Voter, bool>,
+    /// The newest round that each node contributed to or asked votes in, and its history.
+    newest: BTreeMap<Voter, (Lineage, Round)>,
 }
 
 impl Peers {
@@ -114,6 +129,21 @@ impl Peers {
         replaced || self.dead.get(&start) == Some(&Death::Ended) || self.leaves_idle(start)
     }
 
+    /// Notes the round of a frame that is of the round under way for its sender.
+    pub fn is_in(&mut self, header: &Header) {
+        let newest = (header.lineage, header.round);
+        self.newest.insert(speaker(header), newest);
+    }
+
+    /// Whether such a frame is of a round that is over for its sender: the same incarnation has sent
+    /// one in the same history in a round that is [`ROUNDS_BACK`] later or more.
+    pub fn was_beyond(&self, header: &Header) -> bool {
+        let newest = self.newest.get(&speaker(header));
+        newest.is_some_and(|(lineage, round)| {
+            *lineage == header.lineage && round.0 >= header.round.0.saturating_add(ROUNDS_BACK)
+        })
+    }
+
     /// Whether a voter may answer. One that waits to be admitted may, if it is the incarnation that
     /// votes.
     pub fn votes(&self, voter: Voter) -> bool {
@@ -132,6 +162,7 @@ impl Peers {
         }
         let concerned =
             |start: &Voter| history.view.contains(start.node) || history.voters.contains(*start);
+        self.newest.retain(|start, _| concerned(start));
         let joiners = &self.joiners;
         self.dead
             .retain(|start, _| concerned(start) || joiners.contains_key(&start.node));
@@ -504,5 +535,38 @@ impl SlowJoiners {
         self.0
             .get(&(joiner.id, joiner.incarnation))
             .is_some_and(|(_, until)| round < *until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ident::{ClusterId, Term};
+
+    #[test]
+    fn a_frame_is_old_if_its_sender_was_rounds_beyond_it_in_the_same_history() {
+        let header = |lineage, round, incarnation| Header {
+            cluster: ClusterId(1),
+            lineage: Lineage(lineage),
+            epoch: Epoch(1),
+            round: Round(round),
+            term: Term::default(),
+            attempt: 0,
+            sender: NodeId(2),
+            incarnation: Incarnation(incarnation),
+        };
+        let mut peers = Peers::default();
+        assert!(
+            !peers.was_beyond(&header(7, 0, 5)),
+            "nothing is known of it"
+        );
+        peers.is_in(&header(7, 4, 5));
+        assert!(!peers.was_beyond(&header(7, 4 - ROUNDS_BACK + 1, 5)));
+        assert!(peers.was_beyond(&header(7, 4 - ROUNDS_BACK, 5)));
+        assert!(
+            !peers.was_beyond(&header(8, 0, 5)),
+            "a fork counts rounds anew"
+        );
+        assert!(!peers.was_beyond(&header(7, 0, 6)), "it was restarted");
     }
 }
