@@ -71,7 +71,9 @@ impl World {
         for process in living {
             let waits = {
                 let node = &self.processes[process].node;
-                node.membership.waiting.is_some() || node.rounds.waiting.is_some()
+                // One that leaves waits for its last messages, as long as for a round.
+                let leaves = node.training.doing == Doing::Leaving;
+                leaves || node.membership.waiting.is_some() || node.rounds.waiting.is_some()
             };
             let told = |member: &&Process| {
                 let running = &self.processes[**member];
