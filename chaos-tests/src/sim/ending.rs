@@ -30,9 +30,8 @@ pub(super) fn leaver(mail: &Mail) -> Option<Start> {
 }
 
 impl World {
-    /// Whether a process was told rightly that the training is over: no other member of the newest
-    /// outcome still trains.
-    pub(super) fn is_over(&self, process: Process) -> bool {
+    /// Whether no other member of the newest outcome still trains.
+    pub(super) fn others_are_done(&self, process: Process) -> bool {
         let trains = |other: Process| {
             let running = &self.processes[other];
             let leaves = matches!(running.node.training.doing, Doing::Leaving | Doing::Ended);

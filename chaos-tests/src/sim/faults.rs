@@ -232,8 +232,7 @@ impl World {
 
     /// Ends the faults, but dead nodes stay dead until it was checked whether the others continue.
     pub(super) fn fall_still(&mut self) {
-        self.record(Traced::Faulted { fault: Fault::Heal });
-        self.mend();
+        self.fall_mended();
         self.still = Some(self.now);
         self.at(self.now + super::going_on::LOOK_EVERY, Event::GoesOn);
     }

@@ -10,7 +10,8 @@
 //! | `world`, `event`, `clock` | processes and one queue of events |
 //! | `node` | one process: machines, shells, a training thread |
 //! | `network`, `sessions`, `delivery` | connections and what travels on them |
-//! | `faults`, `going_on`, `ending` | carrying out faults; checking that the live nodes continue; that a training ends |
+//! | `faults` | carrying out faults |
+//! | `going_on`, `ending` | checking that the live nodes continue, and that a training ends |
 //! | `watch` | the trace, judged while it is written |
 //! | `search`, `shrink` | running many seeds; finding the shortest schedule that fails |
 //! | `coverage`, `counters` | what was tried, and the minimum number of times |

@@ -10,7 +10,7 @@ use super::event::Event;
 use super::going_on::GoesOn;
 use super::mail::{Mail, Output, Part};
 use super::network::{Network, Process};
-use super::node::training::is_over;
+use super::node::training::says_it_is_over;
 use super::node::{self, Bootstrapping, Node};
 use super::schedule::{Deed, Schedule, Settings};
 use super::watch::Watch;
@@ -474,7 +474,7 @@ impl World {
                 let running = &self.processes[process];
                 // Who is shown that it lied ends with an error, as it must.
                 let is_shown = matches!(failure, Failure::Round(RoundError::Equivocated { .. }));
-                let is_told = is_over(&failure) && self.is_over(process);
+                let is_told = says_it_is_over(&failure) && self.others_are_done(process);
                 if !(running.lies || running.lied && is_shown || is_told) {
                     self.watch.failed(self.now, running.node.start, &failure);
                 }

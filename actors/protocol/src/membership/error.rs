@@ -121,14 +121,14 @@ pub enum BootstrapError {
     /// The training ended while this node was no member: it was left out of the last rounds, or
     /// came too late.
     #[error(
-        "the training is over: {} left in order{}, and this node was no member any more{}; take \
-         the model of one of them, or start again from a checkpoint",
+        "the training is over: {} left in order{}. {}. Take the model of one of them, or start \
+         again from a checkpoint",
         Nodes(left),
         after_round(*last),
-        own_round(*ours)
+        own_parameters(*ours)
     )]
     Over {
-        /// The members of the newest view that this node heard of which left.
+        /// The nodes that left: members of the newest view that this node heard of.
         left: Vec<NodeId>,
         /// The last round that they decided, as far as this node heard. `None` if they decided
         /// none.
@@ -171,11 +171,13 @@ fn after_round(last: Option<Round>) -> String {
     last.map_or_else(String::new, |last| format!(" after {last}"))
 }
 
-fn own_round(ours: Option<Round>) -> String {
-    ours.map_or_else(
-        || " or not yet one, so its parameters are its own".to_owned(),
-        |ours| format!(" after {ours}, so its parameters are those of its own steps since"),
-    )
+fn own_parameters(ours: Option<Round>) -> String {
+    match ours {
+        Some(ours) => format!(
+            "This node was a member until {ours}; its parameters are those of its own steps since"
+        ),
+        None => "This node was never a member; its parameters are its own".to_owned(),
+    }
 }
 
 fn met_nodes(met: &[NodeId]) -> String {

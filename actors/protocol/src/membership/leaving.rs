@@ -18,11 +18,13 @@ pub const LEAVE_AGAIN_EVERY: Span = Span::from_millis(1_000);
 impl Membership {
     pub(super) fn leaves(&mut self, header: &Header, contributes: bool, out: &mut Outbox<Effect>) {
         let start = (header.sender, header.incarnation);
-        if !contributes && self.left.len() < MEMBERS_MAX {
-            self.left.insert(start);
-        }
-        if !contributes && self.life.done.len() < MEMBERS_MAX {
-            self.life.done.insert(start);
+        if !contributes {
+            if self.left.len() < MEMBERS_MAX {
+                self.left.insert(start);
+            }
+            if self.life.done.len() < MEMBERS_MAX {
+                self.life.done.insert(start);
+            }
         }
         out.push(Effect::Leaving {
             node: header.sender,

@@ -175,7 +175,7 @@ impl TrainingPart {
         if self.doing == Doing::Leaving {
             return;
         }
-        let over = is_over(&failure);
+        let over = says_it_is_over(&failure);
         outputs.push(Output::Fail(failure));
         if over {
             self.leave(outputs);
@@ -357,7 +357,7 @@ impl TrainingPart {
 }
 
 /// Whether a training failed because the others' is over: the node then leaves like them.
-pub fn is_over(failure: &Failure) -> bool {
+pub fn says_it_is_over(failure: &Failure) -> bool {
     matches!(
         failure,
         Failure::Bootstrapping(BootstrapError::Over { .. })

@@ -6,6 +6,7 @@
 use super::Coordinator;
 use super::data::Movement;
 use super::history::History;
+use super::peers::speaker;
 use super::timers::Timer;
 use crate::coordinator::acceptor::{Promise, TERM_COUNTER_MAX};
 use crate::coordinator::draft::Draft;
@@ -13,7 +14,6 @@ use crate::coordinator::error::RoundError;
 use crate::coordinator::events::Effect;
 use crate::coordinator::outcome::{Entry, Outcome, Proposal, RoundSpec};
 use crate::coordinator::plan::Attempt;
-use crate::coordinator::voters::Voter;
 use crate::ident::{NodeId, Term};
 use crate::machine::{Outbox, Place};
 use crate::planted::{self, Bug};
@@ -124,7 +124,7 @@ impl Coordinator {
         // Another incarnation of a voter's node may speak as a joiner, and leads nothing.
         let of_leader = header.sender == header.term.node && self.is_from_voter(header);
         if is_of_its_round(&message) {
-            self.peers.is_in(header);
+            self.peers.note_round(header);
         }
         match message {
             Message::Contribute(contributed) => {
@@ -217,13 +217,9 @@ impl Coordinator {
     }
 
     fn is_from_voter(&self, header: &Header) -> bool {
-        let sender = Voter {
-            node: header.sender,
-            incarnation: header.incarnation,
-        };
         self.history
             .as_ref()
-            .is_some_and(|history| history.voters.contains(sender))
+            .is_some_and(|history| history.voters.contains(speaker(header)))
     }
 
     /// Whether the sender is a member or a voter of the round, or joins with an attempt, and its
@@ -237,11 +233,8 @@ impl Coordinator {
             && header.term.counter <= TERM_COUNTER_MAX
             && (history.voters.of(header.term.node).is_some()
                 || history.view.contains(header.term.node));
-        let sender = Voter {
-            node: header.sender,
-            incarnation: header.incarnation,
-        };
-        let takes_part = is_member(&history.view, header) || history.voters.contains(sender);
+        let takes_part =
+            is_member(&history.view, header) || history.voters.contains(speaker(header));
         bounded
             && (takes_part
                 || deciding

@@ -30,7 +30,7 @@ pub const OVER_WAIT: Span = Span::from_millis(2_000);
 const ROUNDS_BACK: u64 = 3;
 
 /// The incarnation that sent a frame.
-fn speaker(header: &Header) -> Voter {
+pub(super) fn speaker(header: &Header) -> Voter {
     Voter {
         node: header.sender,
         incarnation: header.incarnation,
@@ -129,14 +129,14 @@ impl Peers {
         replaced || self.dead.get(&start) == Some(&Death::Ended) || self.leaves_idle(start)
     }
 
-    /// Notes the round of a frame that is of the round under way for its sender.
-    pub fn is_in(&mut self, header: &Header) {
+    /// Notes the round that a node is in, by a frame that it sends only in that round.
+    pub fn note_round(&mut self, header: &Header) {
         let newest = (header.lineage, header.round);
         self.newest.insert(speaker(header), newest);
     }
 
-    /// Whether such a frame is of a round that is over for its sender: the same incarnation has sent
-    /// one in the same history in a round that is [`ROUNDS_BACK`] later or more.
+    /// Whether such a frame is of a round that is over for its sender: the same incarnation was in a
+    /// round of the same history that is [`ROUNDS_BACK`] later, or more.
     pub fn was_beyond(&self, header: &Header) -> bool {
         let newest = self.newest.get(&speaker(header));
         newest.is_some_and(|(lineage, round)| {
@@ -329,8 +329,8 @@ impl Coordinator {
             .all(|voter| voter.node == self.me() || answers(voter) || self.peers.has_ended(*voter))
     }
 
-    /// The voters that left in order, if no quorum is left without them: no further round will be
-    /// decided. A voter that is missing for another reason than that or its end may come back.
+    /// The voters that left in order, if those that stay are no quorum: no further round will be
+    /// decided. Empty if a missing voter may come back: one that neither left nor ended.
     fn left_for_good(&self) -> Vec<NodeId> {
         let Some(history) = self.history.as_ref().filter(|history| history.member) else {
             return Vec::new();
@@ -364,8 +364,8 @@ impl Coordinator {
     /// Ends the run on this node if the training is still over after that wait.
     pub(super) fn end_with_the_others(&mut self, out: &mut Outbox<Effect>) {
         let left = self.left_for_good();
-        if let Some(history) = self.history.as_ref().filter(|_| !left.is_empty()) {
-            let round = history.round;
+        if !left.is_empty() {
+            let round = self.place().round;
             self.stop(RoundError::Over { round, left }, out);
         }
     }
@@ -560,7 +560,7 @@ mod tests {
             !peers.was_beyond(&header(7, 0, 5)),
             "nothing is known of it"
         );
-        peers.is_in(&header(7, 4, 5));
+        peers.note_round(&header(7, 4, 5));
         assert!(!peers.was_beyond(&header(7, 4 - ROUNDS_BACK + 1, 5)));
         assert!(peers.was_beyond(&header(7, 4 - ROUNDS_BACK, 5)));
         assert!(
