@@ -87,10 +87,10 @@ impl Lie {
             | Self::OtherSpec
             | Self::EquivocateValues
             | Self::FalseRoot
+            | Self::Replay
             | Self::TwoEntries => return None,
             Self::Nothing
             | Self::Broken
-            | Self::Replay
             | Self::Flood
             | Self::Fork
             | Self::Random

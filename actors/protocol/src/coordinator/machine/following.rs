@@ -662,5 +662,8 @@ pub(super) fn difference(
 
 /// Whether a correct node sends this only in the round that it is in itself.
 fn is_of_its_round(message: &Message) -> bool {
-    matches!(message, Message::Contribute(_) | Message::Accept { .. })
+    matches!(
+        message,
+        Message::Contribute(_) | Message::Accept { .. } | Message::Accepted(_)
+    )
 }

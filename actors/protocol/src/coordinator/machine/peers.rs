@@ -24,9 +24,10 @@ const ROUNDS_PASSED_OVER_MAX: u64 = 256;
 /// the training for over: what they sent last may still be on its way.
 pub const OVER_WAIT: Span = Span::from_millis(2_000);
 
-/// How many rounds a frame must be behind a later one of its sender to prove that an old one was sent
-/// again. A correct node contributes, or asks for votes, only in the round that it is in. Its frames
-/// can overtake each other only where a connection is replaced, and not by whole rounds.
+/// How many rounds a frame must be behind a later one of its sender to prove that an old one was
+/// sent again. A correct node contributes, votes and asks for votes only in the round that it is
+/// in. Its frames can overtake each other only where a connection is replaced, and not by whole
+/// rounds.
 const ROUNDS_BACK: u64 = 3;
 
 /// The incarnation that sent a frame.
@@ -135,8 +136,8 @@ impl Peers {
         self.newest.insert(speaker(header), newest);
     }
 
-    /// Whether such a frame is of a round that is over for its sender: the same incarnation was in a
-    /// round of the same history that is [`ROUNDS_BACK`] later, or more.
+    /// Whether such a frame is of a round that is over for its sender: the same incarnation was in
+    /// a round of the same history that is [`ROUNDS_BACK`] later, or more.
     pub fn was_beyond(&self, header: &Header) -> bool {
         let newest = self.newest.get(&speaker(header));
         newest.is_some_and(|(lineage, round)| {
