@@ -7,7 +7,6 @@ use super::node::training::Doing;
 use super::world::World;
 use slowmo_protocol::membership;
 use slowmo_protocol::node::{self, ToMembership};
-use slowmo_protocol::policy::Quorum;
 use slowmo_protocol::trace::Start;
 use slowmo_protocol::wire::Message;
 
@@ -84,7 +83,7 @@ impl World {
             let others = || members.iter().filter(|member| **member != process);
             let all_told = others().all(|member| told(&member)) && others().count() > 0;
             let knows = all_told && self.knows_the_newest_view(process);
-            if !waits || (knows && nobody_stands && self.config.quorum == Quorum::Majority) {
+            if !waits || (knows && nobody_stands) {
                 let what = format!("the training is over, and {}", self.describe(process));
                 self.watch.broken(self.now, ENDING, what);
             }

@@ -50,6 +50,8 @@ pub(super) struct Life {
     pub returns_at: Option<Instant>,
     /// The coordinator was told to return, and no member of that history has been seen since.
     pub returns: bool,
+    /// The coordinator did return, and no round was decided since: it can return, but not go on.
+    pub returned: bool,
     /// The furthest history heard of while this node is no member.
     pub cluster: Option<MemberState>,
     /// The view that this node asked to be admitted to.
@@ -274,6 +276,7 @@ impl Membership {
         }
         if self.counts_on_me(&decided.view) {
             let returns = std::mem::take(&mut self.life.returns);
+            self.life.returned = returns;
             if returns {
                 // Make liveness report deaths anew: the coordinator has forgotten them.
                 out.push(Effect::Watch(Vec::new()));

@@ -94,10 +94,11 @@ impl Membership {
             .iter()
             .all(|member| self.has_ended(member));
         if now >= *self.life.returns_at.get_or_insert(now.after(RETURN_WAIT)) {
-            if self.life.returns
+            if (self.life.returns || self.life.returned)
                 && let Some(over) = self.over(deserted)
             {
-                // The coordinator had nothing to return to.
+                // The coordinator had nothing to return to, or learned there what it knew before:
+                // those that left decided without it.
                 self.life.returns_at = None;
                 return self.fail(over, out);
             }

@@ -267,3 +267,30 @@ fn a_node_that_was_left_out_hears_that_the_training_is_over_once_all_others_left
         "others replaced it"
     );
 }
+
+#[test]
+fn a_return_that_only_leads_to_a_round_without_this_node_is_in_vain() {
+    let (before, without) = (
+        at(FIRST, 7, view(4, &[1, 2, 9])),
+        at(FIRST, 8, view(5, &[1, 2])),
+    );
+    let mut node = left_out();
+    for id in [1, 2] {
+        let leave = Message::Leave { contributes: false };
+        node.hear(&peer(id, Some(without.clone())), leave);
+        node.disconnect(id, true);
+    }
+    let effects = node.tick_after(RETURN_WAIT);
+    let returns = |effect: &Effect| matches!(effect, Effect::Return { .. });
+    assert!(effects.iter().any(returns), "{effects:?}");
+    // Its coordinator returns, and knows of the decision that left this node out.
+    node.decide(before);
+    node.feed(In::WentOn(without));
+    assert!(resigns(&node.feed(In::MustRejoin)));
+    node.feed(In::Resigned(true));
+    let over = gives_up_within(&mut node, Span(RETURN_WAIT.0 * 2));
+    assert!(
+        matches!(over, Some(BootstrapError::Over { .. })),
+        "{over:?}"
+    );
+}
