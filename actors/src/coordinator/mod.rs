@@ -39,7 +39,7 @@ use signing::Verdict;
 use slowmo_protocol::algorithm::{Base, WireType};
 use slowmo_protocol::checkpoint::Points;
 use slowmo_protocol::coordinator::{
-    ASK_AGAIN_EVERY, Attempt, In, Plan, RoundKind, Settings, VOTES_WAIT, capped_grace,
+    ASK_AGAIN_EVERY, Attempt, In, MemberOrder, Plan, RoundKind, Settings, VOTES_WAIT, capped_grace,
 };
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::machine::Outbox;
@@ -329,6 +329,12 @@ impl CoordinatorState {
                     None => tracing::info!("rounds can be decided again"),
                 }
                 self.context.status.waiting(why);
+            }
+            RoundsEffect::Ordered(by, MemberOrder::Checkpoint) => {
+                tracing::info!(node = %by, "a member ordered a checkpoint");
+            }
+            RoundsEffect::Ordered(by, MemberOrder::Settings(values)) => {
+                tracing::info!(node = %by, %values, "a member ordered other settings");
             }
             RoundsEffect::CheckpointAsked(soon) => self.context.store.expect(soon),
             RoundsEffect::Stragglers(list) => self.context.status.stragglers(list),

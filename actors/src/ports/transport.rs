@@ -16,6 +16,8 @@ pub const TRANSPORT_EVENTS_MAX: usize = 1024;
 /// Bytes of events of one peer that a node holds at once, from the transport until they are
 /// handled: four of the largest control frames.
 pub const PEER_INBOX_BYTES: u32 = 4 << 20;
+/// The same of all peers of one host: what 16 of them may take.
+pub const HOST_INBOX_BYTES: u32 = 16 * PEER_INBOX_BYTES;
 /// Bytes that an event counts as at least, so that one peer has at most 256 of the
 /// [`TRANSPORT_EVENTS_MAX`] events.
 pub const EVENT_BYTES_MIN: u32 = PEER_INBOX_BYTES / 256;
@@ -178,13 +180,15 @@ pub struct Traffic {
 /// which sends more than the node handles waits, and no other one does. The default holds nothing.
 #[derive(Debug, Default)]
 pub struct Share {
-    _permit: Option<OwnedSemaphorePermit>,
+    _permits: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
 }
 
-impl From<OwnedSemaphorePermit> for Share {
-    fn from(permit: OwnedSemaphorePermit) -> Self {
+impl Share {
+    /// Holds these bytes of its peer's, and of the [`HOST_INBOX_BYTES`] of its peer's host.
+    #[must_use]
+    pub fn new(of_peer: OwnedSemaphorePermit, of_host: OwnedSemaphorePermit) -> Self {
         Self {
-            _permit: Some(permit),
+            _permits: Some((of_peer, of_host)),
         }
     }
 }

@@ -361,6 +361,7 @@ fn refusal(refusing: &Node, error: AdmitError, node: NodeId) -> DialError {
         AdmitError::AlreadyConnected
         | AdmitError::Closed
         | AdmitError::TooMany
+        | AdmitError::OtherKey
         | AdmitError::NothingToRenew => DialError::NoAnswer,
     }
 }
@@ -372,6 +373,7 @@ impl From<LocalPeer> for PeerIdentity {
             incarnation: local.incarnation,
             address: local.address,
             host: None,
+            key: None,
         }
     }
 }

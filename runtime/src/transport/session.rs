@@ -4,7 +4,7 @@
 use super::pulse::Pulse;
 use super::watched::Watched;
 use slowmo_actors::ports::transport::{
-    DownReason, EVENT_BYTES_MIN, PEER_INBOX_BYTES, TransportEvent,
+    DownReason, EVENT_BYTES_MIN, HOST_INBOX_BYTES, PEER_INBOX_BYTES, Share, TransportEvent,
 };
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use std::net::{IpAddr, SocketAddr};
@@ -22,10 +22,21 @@ pub(crate) struct PeerIdentity {
     pub address: SocketAddr,
     /// The host from which its packets come; `None` if the transport has no network.
     pub host: Option<IpAddr>,
+    /// Digest of the public key in its certificate, which its process keeps as long as it runs;
+    /// `None` if certificates may change otherwise.
+    pub key: Option<KeyDigest>,
 }
+
+/// SHA-256 of a certificate's public key.
+pub(crate) type KeyDigest = [u8; 32];
 
 /// Longest time that received data is still read after a peer has closed its connections.
 const READING_AFTER_CLOSE_MAX: Duration = Duration::from_millis(300);
+
+/// Room for the events of all peers of one host.
+pub(super) fn host_inbox() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(HOST_INBOX_BYTES as usize))
+}
 
 /// One peer while it has any connection.
 pub(crate) struct Session {
@@ -52,6 +63,10 @@ pub(crate) struct Session {
     pub(crate) peer_renewed: Notify,
     /// Bytes that the node may still take in from this peer.
     inbox: Arc<Semaphore>,
+    /// Bytes that the node may still take in from all peers of this peer's host.
+    host_inbox: Arc<Semaphore>,
+    /// Whether many peers of its host were connected when it came: then it may fill less memory.
+    pub(crate) is_one_of_many: bool,
     /// Read-locked while an event is delivered, so that `PeerDown` comes last.
     delivering: RwLock<()>,
 }
@@ -77,7 +92,11 @@ impl Drop for Counted {
 pub(crate) struct SessionOver;
 
 impl Session {
-    pub(super) fn new(peer: PeerIdentity, events: mpsc::Sender<TransportEvent>) -> Self {
+    pub(super) fn new(
+        peer: PeerIdentity,
+        events: mpsc::Sender<TransportEvent>,
+        (host_inbox, is_one_of_many): (Arc<Semaphore>, bool),
+    ) -> Self {
         Self {
             peer,
             pulse: Pulse::new(),
@@ -92,8 +111,15 @@ impl Session {
             connections: Arc::new(Watched::new(0)),
             peer_renewed: Notify::new(),
             inbox: Arc::new(Semaphore::new(PEER_INBOX_BYTES as usize)),
+            host_inbox,
+            is_one_of_many,
             delivering: RwLock::new(()),
         }
+    }
+
+    /// The room that it shares with the other peers of its host.
+    pub(super) fn host_inbox(&self) -> Arc<Semaphore> {
+        self.host_inbox.clone()
     }
 
     /// Starts to close the session; if called more than once, the first reason counts.
@@ -157,7 +183,8 @@ impl Session {
     }
 
     /// Delivers an event of this peer to the node; waits while the node holds
-    /// [`PEER_INBOX_BYTES`] of this peer's events, or its event queue is full.
+    /// [`PEER_INBOX_BYTES`] of this peer's events or [`HOST_INBOX_BYTES`] of those of its host, or
+    /// its event queue is full.
     pub(crate) async fn deliver(&self, event: TransportEvent) -> Result<(), SessionOver> {
         let _shared = self.delivering.read().await;
         tokio::select! {
@@ -180,8 +207,12 @@ impl Session {
         if let Some(share) = share {
             let bytes = u32::try_from(length).unwrap_or(u32::MAX);
             let bytes = bytes.clamp(EVENT_BYTES_MIN, PEER_INBOX_BYTES);
-            let permit = self.inbox.clone().acquire_many_owned(bytes).await;
-            *share = permit.map_err(|_| SessionOver)?.into();
+            let of_peer = self.inbox.clone().acquire_many_owned(bytes).await;
+            let of_host = self.host_inbox.clone().acquire_many_owned(bytes).await;
+            *share = Share::new(
+                of_peer.map_err(|_| SessionOver)?,
+                of_host.map_err(|_| SessionOver)?,
+            );
         }
         let room = self.events.reserve().await.map_err(|_| SessionOver)?;
         self.noticed.store(true, Ordering::Release);
@@ -248,8 +279,9 @@ mod tests {
             incarnation: Incarnation(1),
             address: SocketAddr::from(([127, 0, 0, 1], 1)),
             host: None,
+            key: None,
         };
-        let session = Arc::new(Session::new(peer, events.clone()));
+        let session = Arc::new(Session::new(peer, events.clone(), (host_inbox(), false)));
         session.started.set(true);
         session
     }

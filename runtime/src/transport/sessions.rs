@@ -5,8 +5,8 @@
 //! later session's events only after the earlier one's `PeerDown`.
 
 use super::accepted::Accepted;
-use super::session::PeerIdentity;
 pub(crate) use super::session::{Counted, Session};
+use super::session::{KeyDigest, PeerIdentity, host_inbox};
 use parking_lot::Mutex;
 use slowmo_actors::ports::transport::{DownReason, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
@@ -15,13 +15,15 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 /// Largest number of peers at once: the members of the largest view, and some that join.
 const SESSIONS_MAX: usize = MEMBERS_MAX + SESSIONS_OF_ONE_HOST_MAX;
 /// Largest number of peers at once from one host (of IPv6, one network of 64 bits): four times the
 /// nodes of one launch. A process with a credential of the cluster can take any number of ids.
 const SESSIONS_OF_ONE_HOST_MAX: usize = 256;
+/// Peers of one host that may fill as much memory each as a peer alone; further ones may fill less.
+const FULL_SESSIONS_OF_ONE_HOST: usize = 16;
 
 /// All peers of one node. `L` is the transport's handle for sending to one peer.
 pub(crate) struct Sessions<L> {
@@ -35,6 +37,9 @@ struct Table<L> {
     /// Addresses where peers listened when they were last connected; at most [`MEMBERS_MAX`]
     /// entries.
     addresses: BTreeMap<NodeId, SocketAddr>,
+    /// The keys with which peers came when they were last connected; at most [`MEMBERS_MAX`]
+    /// entries.
+    keys: BTreeMap<NodeId, (Incarnation, KeyDigest)>,
     closed: bool,
 }
 
@@ -75,6 +80,9 @@ pub(crate) enum AdmitError {
     Closed,
     /// Too many peers are connected, or too many from its host.
     TooMany,
+    /// The same incarnation of this node came with another key before. Whoever holds the cluster
+    /// key can issue itself a certificate in the name of any node.
+    OtherKey,
     /// There is no connection that this one could take the place of, or another one does that
     /// already.
     NothingToRenew,
@@ -85,6 +93,7 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         let table = Mutex::new(Table {
             entries: BTreeMap::new(),
             addresses: BTreeMap::new(),
+            keys: BTreeMap::new(),
             closed: false,
         });
         Arc::new(Self {
@@ -105,6 +114,9 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         if table.closed {
             return Err(AdmitError::Closed);
         }
+        if table.knows_another_key_of(peer) {
+            return Err(AdmitError::OtherKey);
+        }
         let mut predecessor = None;
         if let Some(entry) = table.entries.get_mut(&peer.node) {
             match entry.verdict(peer, &part) {
@@ -124,7 +136,8 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         if predecessor.is_none() && table.is_full_for(peer) {
             return Err(AdmitError::TooMany);
         }
-        let session = Arc::new(Session::new(peer, self.events.clone()));
+        let room = table.room_for(peer);
+        let session = Arc::new(Session::new(peer, self.events.clone(), room));
         let mut entry = Entry {
             session: session.clone(),
             outgoing: None,
@@ -135,6 +148,11 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         table.entries.insert(peer.node, entry);
         if table.addresses.len() < MEMBERS_MAX || table.addresses.contains_key(&peer.node) {
             table.addresses.insert(peer.node, peer.address);
+        }
+        if let Some(key) = peer.key
+            && (table.keys.len() < MEMBERS_MAX || table.keys.contains_key(&peer.node))
+        {
+            table.keys.insert(peer.node, (peer.incarnation, key));
         }
         self.runtime
             .spawn(live(session.clone(), predecessor, Arc::downgrade(self)));
@@ -152,6 +170,9 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         let mut table = self.table.lock();
         if table.closed {
             return Err(AdmitError::Closed);
+        }
+        if table.knows_another_key_of(peer) {
+            return Err(AdmitError::OtherKey);
         }
         let entry = table.entries.get_mut(&peer.node).filter(|entry| {
             !entry.session.is_closing() && entry.session.peer.incarnation == peer.incarnation
@@ -182,10 +203,16 @@ impl<L: Clone + Send + 'static> Sessions<L> {
             .map(|entry| entry.verdict(peer, part));
         match verdict {
             _ if table.closed => Err(AdmitError::Closed),
+            _ if table.knows_another_key_of(peer) => Err(AdmitError::OtherKey),
             Some(Verdict::Refuse(error)) => Err(error),
             None if table.is_full_for(peer) => Err(AdmitError::TooMany),
             _ => Ok(()),
         }
+    }
+
+    /// Whether another key than this one is known of the peer's incarnation.
+    pub(crate) fn knows_another_key_of(&self, peer: PeerIdentity) -> bool {
+        self.table.lock().knows_another_key_of(peer)
     }
 
     /// The listening address of an earlier incarnation of the peer that is still alive, because of
@@ -350,15 +377,36 @@ impl<L: Clone + Send + 'static> Sessions<L> {
 }
 
 impl<L> Table<L> {
+    fn knows_another_key_of(&self, peer: PeerIdentity) -> bool {
+        let known = self.keys.get(&peer.node);
+        known.is_some_and(|(incarnation, key)| {
+            *incarnation == peer.incarnation && Some(*key) != peer.key
+        })
+    }
+
     /// Whether there is no room for another peer from this one's host.
     fn is_full_for(&self, peer: PeerIdentity) -> bool {
-        let Some(host) = peer.host.map(network_of) else {
-            return false;
-        };
-        let hosts = self.entries.values();
-        let hosts = hosts.filter_map(|entry| entry.session.peer.host);
-        self.entries.len() >= SESSIONS_MAX
-            || hosts.filter(|other| network_of(*other) == host).count() >= SESSIONS_OF_ONE_HOST_MAX
+        peer.host.is_some()
+            && (self.entries.len() >= SESSIONS_MAX
+                || self.of_same_host(peer).count() >= SESSIONS_OF_ONE_HOST_MAX)
+    }
+
+    /// The sessions with peers of this one's host.
+    fn of_same_host(&self, peer: PeerIdentity) -> impl Iterator<Item = &Arc<Session>> {
+        let host = peer.host.map(network_of);
+        let sessions = self.entries.values().map(|entry| &entry.session);
+        sessions.filter(move |other| host.is_some() && other.peer.host.map(network_of) == host)
+    }
+
+    /// The room that a new session shares with those of its peer's host, and whether they are many.
+    fn room_for(&self, peer: PeerIdentity) -> (Arc<Semaphore>, bool) {
+        let others = self.of_same_host(peer);
+        let others: Vec<_> = others
+            .filter(|session| session.peer.node != peer.node)
+            .collect();
+        let shared = others.first().map(|session| session.host_inbox());
+        let is_one_of_many = others.len() >= FULL_SESSIONS_OF_ONE_HOST;
+        (shared.unwrap_or_else(host_inbox), is_one_of_many)
     }
 }
 

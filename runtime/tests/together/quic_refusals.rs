@@ -215,6 +215,55 @@ async fn of_two_live_nodes_with_one_id_the_one_that_is_connected_stays() {
     );
 }
 
+/// Whoever holds the cluster key can issue itself a certificate in any node's name.
+#[tokio::test]
+async fn who_comes_in_the_name_of_a_known_node_is_refused() {
+    let mut one = node(1);
+    let mut two = node(2);
+    two.0.connect(one.0.local().address, PATIENCE);
+    for events in [&mut one.1, &mut two.1] {
+        assert!(matches!(next(events).await, TransportEvent::PeerUp { .. }));
+    }
+    let impostor = RawPeer::new(&KEY, NodeId(2), two.0.local().incarnation);
+    for (bulk, name) in [
+        (false, "slowmo"),
+        (true, "slowmo"),
+        (false, "renewal.slowmo"),
+        (true, "renewal.slowmo"),
+    ] {
+        let connection = impostor.connect_as(one.0.local().address, name).await;
+        let incarnation = two.0.local().incarnation;
+        let mut stream = impostor
+            .introduce_as(&connection, NodeId(2), incarnation, bulk)
+            .await;
+        let _ = stream.finish();
+        let DialError::BadPreface(told) = refusal(&mut one.1).await else {
+            panic!("a bad preface")
+        };
+        assert!(told.contains("another key"), "{told}");
+    }
+    two.0.send_control(NodeId(1), "alive".into()).unwrap();
+    assert!(
+        matches!(next(&mut one.1).await, TransportEvent::Control { frame, .. } if frame == "alive")
+    );
+
+    // Nor is it the node once that one is gone.
+    two.0.close().await;
+    assert!(matches!(
+        next(&mut one.1).await,
+        TransportEvent::PeerDown { .. }
+    ));
+    let connection = impostor.connect(one.0.local().address).await;
+    let incarnation = two.0.local().incarnation;
+    let _stream = impostor
+        .introduce_as(&connection, NodeId(2), incarnation, false)
+        .await;
+    assert!(matches!(
+        refusal(&mut one.1).await,
+        DialError::BadPreface(_)
+    ));
+}
+
 #[tokio::test]
 async fn a_certificate_that_contradicts_the_preface_is_refused() {
     let (one, mut events) = node(1);

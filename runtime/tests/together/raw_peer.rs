@@ -37,11 +37,12 @@ impl RawPeer {
     }
 
     pub async fn connect(&self, address: SocketAddr) -> Connection {
-        self.endpoint
-            .connect(address, "slowmo")
-            .unwrap()
-            .await
-            .unwrap()
+        self.connect_as(address, "slowmo").await
+    }
+
+    /// Connects under a server name, which tells the node what the connection is for.
+    pub async fn connect_as(&self, address: SocketAddr, name: &str) -> Connection {
+        self.endpoint.connect(address, name).unwrap().await.unwrap()
     }
 
     /// A connection, if the node accepts this peer's certificate and this peer the node's.

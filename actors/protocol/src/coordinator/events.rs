@@ -208,6 +208,17 @@ pub enum Effect {
     /// Whether a round may soon make a checkpoint beside the schedule: a member asked for one, or
     /// this node leaves.
     CheckpointAsked(bool),
+    /// Another member ordered something of all nodes. Pushed once for each order.
+    Ordered(NodeId, MemberOrder),
+}
+
+/// What any member may order of all nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberOrder {
+    /// A checkpoint beside the schedule.
+    Checkpoint,
+    /// Other values of settings.
+    Settings(SettingValues),
 }
 
 /// A member that lives and contributed nothing to the last round.

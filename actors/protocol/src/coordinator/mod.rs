@@ -259,7 +259,9 @@ mod voters;
 pub use acceptor::{Acceptor, Overtaken, Promise, TERM_COUNTER_MAX, bound, first_term};
 pub use draft::{Base, Draft, Order};
 pub use error::{RecoveryError, RoundError};
-pub use events::{ASK_AGAIN_EVERY, Effect, GivesUp, In, Settings, Straggler, capped_grace};
+pub use events::{
+    ASK_AGAIN_EVERY, Effect, GivesUp, In, MemberOrder, Settings, Straggler, capped_grace,
+};
 pub use machine::{
     ATTEMPT_WAIT_MAX, ATTEMPTS_KEPT_MAX, AWAITED_TOLD_MAX, AWAY_WAIT, COMPARE_WAIT, COMPARED_MAX,
     Claim, Coordinator, DOUBTFUL_MAX, EARLY_BYTES_MAX, EARLY_BYTES_PER_MEMBER_MAX,

@@ -8,8 +8,8 @@ use super::parked::Parked;
 use super::shards::Shards;
 use crate::changeable::ChangedSettings;
 use crate::coordinator::{
-    Attempt, Coordinator, Effect, In, Outcome, Plan, Publication, RoundKind, Settings, Straggler,
-    Votes,
+    Attempt, Coordinator, Effect, In, MemberOrder, Outcome, Plan, Publication, RoundKind, Settings,
+    Straggler, Votes,
 };
 use crate::ident::{Epoch, Lineage, NodeId, ShardId};
 use crate::machine::{Machine, Outbox};
@@ -89,6 +89,8 @@ pub enum RoundsEffect<D: Data> {
     Stragglers(Vec<Straggler>),
     /// Whether a round may soon make a checkpoint beside the schedule.
     CheckpointAsked(bool),
+    /// Another member ordered something of all nodes.
+    Ordered(NodeId, MemberOrder),
     /// A stream was dropped, with the reason.
     Refused(Header, &'static str),
     /// A node sent what no correct node sends. From now on it counts as unreachable.
@@ -458,6 +460,7 @@ impl<D: Data> RoundsPart<D> {
             }
             Effect::Waiting(why) => out.push(RoundsEffect::Waiting(why)),
             Effect::Stragglers(list) => out.push(RoundsEffect::Stragglers(list)),
+            Effect::Ordered(by, order) => out.push(RoundsEffect::Ordered(by, order)),
             Effect::CheckpointAsked(asked) => out.push(RoundsEffect::CheckpointAsked(asked)),
         }
     }

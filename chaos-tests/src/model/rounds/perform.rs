@@ -476,6 +476,7 @@ impl Stage<'_> {
             | Effect::Waiting(_)
             | Effect::Stragglers(_)
             | Effect::CheckpointAsked(_)
+            | Effect::Ordered(..)
             | Effect::Unsound(..) => {}
         }
     }

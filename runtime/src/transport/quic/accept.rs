@@ -4,8 +4,9 @@ use super::Node;
 use super::admissions::{Admission, Admissions, Dialer};
 use super::close::{CloseCode, CloseOnDrop, close};
 use super::credential::End;
-use super::handshake::{HandshakeError, Introduced};
+use super::handshake::{HandshakeError, Introduced, other_key};
 use super::rate::{Bucket, Rate};
+use super::settings::admit_control;
 use super::tls::{Standing, is_renewal, is_version_exchange};
 use super::{bulk, incoming, port_probe, same_host};
 use crate::transport::accepted::Accepted;
@@ -241,6 +242,7 @@ async fn introduce(node: &Arc<Node>, incoming: Incoming) -> Result<(), Handshake
         }
         tokio::spawn(bulk::receive(connection, session, accepted));
     } else {
+        admit_control(&connection, session.is_one_of_many);
         // It listens before the dialer is told that it was admitted.
         let same_host = node.same_host.then(|| node.traffic.same_host());
         let same_host =
@@ -272,6 +274,10 @@ fn not_admitted(
             let told = "too many nodes are connected from this host";
             close(connection, CloseCode::Dropped, told);
             DialError::BadPreface(told.into()).into()
+        }
+        AdmitError::OtherKey => {
+            let error = other_key(introduced.peer);
+            node.introduction.refuse(connection, error)
         }
         AdmitError::NothingToRenew => {
             close(connection, CloseCode::Dropped, "nothing is to be renewed");

@@ -47,7 +47,7 @@ pub(super) async fn receive(
     session: Arc<Session>,
     accepted: Arc<Accepted>,
 ) {
-    admit_bulk(&connection);
+    admit_bulk(&connection, session.is_one_of_many);
     let window = Window::new(&connection);
     while let Ok(stream) = connection.accept_uni().await {
         accepted.mark_used();

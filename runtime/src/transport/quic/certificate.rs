@@ -1,6 +1,8 @@
 //! Certificates: what those of nodes carry, and how they are read.
 
 use super::identity_error::IdentityError;
+use crate::transport::session::KeyDigest;
+use ::ring::digest::{SHA256, digest};
 use rcgen::{CertificateParams, DnType};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::CertificateDer;
@@ -83,6 +85,13 @@ pub(super) fn expiry_of(chain: &[CertificateDer<'_>]) -> Option<i64> {
     parsed
         .map(|(_, certificate)| certificate.validity().not_after.timestamp())
         .min()
+}
+
+/// A digest of the public key in a certificate.
+pub(super) fn key_in(certificate: &[u8]) -> Option<KeyDigest> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let digest = digest(&SHA256, certificate.public_key().raw);
+    digest.as_ref().try_into().ok()
 }
 
 /// The node id and incarnation in a certificate, if it carries them.

@@ -8,7 +8,7 @@
 
 use super::close::{CloseCode, close, dial_error, handshake_error};
 use super::names::PeerName;
-use super::tls::{certified_name, names_of};
+use super::tls::{certified_key, certified_name, names_of};
 use crate::printable::{printable, printable_bytes};
 use crate::transport::session::PeerIdentity;
 use quinn::{Connection, ConnectionError, ReadError, ReadExactError, RecvStream, SendStream};
@@ -193,6 +193,7 @@ impl Introduction {
                 incarnation,
                 address,
                 host: Some(connection.remote_address().ip()),
+                key: self.named.then(|| certified_key(connection)).flatten(),
             },
             bulk,
         })
@@ -264,6 +265,14 @@ impl Introduction {
         );
         self.failure(&connection.closed().await)
     }
+}
+
+/// The error of a process that comes in the name of another one.
+pub(super) fn other_key(peer: PeerIdentity) -> DialError {
+    DialError::BadPreface(format!(
+        "it says it is {} ({}), which came with another key before",
+        peer.node, peer.incarnation
+    ))
 }
 
 async fn read_preface(stream: &mut RecvStream) -> Result<Vec<u8>, ReadExactError> {

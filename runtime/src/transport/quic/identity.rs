@@ -34,6 +34,8 @@ const MARK_LABEL: &[u8] = b"slowmo mark 1";
 pub struct Identity {
     /// This node's certificates, the one that it prefers first.
     pub(super) certified: Vec<Certified>,
+    /// The key pair of all certificates under cluster keys: peers know this process by it.
+    key_pair: Option<Arc<KeyPair>>,
     /// The CAs that are accepted.
     pub(super) roots: Arc<RootCertStore>,
     /// The CA of the newest cluster key. Connections under an older one are renewed; `None` if all
@@ -88,8 +90,8 @@ impl Identity {
         Self::issue_all(&keys, node, incarnation, None)
     }
 
-    /// Issues a certificate under each cluster key's CA. Certificates of an earlier identity whose
-    /// key is still there are kept.
+    /// Issues a certificate under each cluster key's CA, all for one key pair: that of the earlier
+    /// identity, if there is one, whose certificates under keys that are still there are kept.
     ///
     /// # Errors
     /// The operating system gave no random bytes.
@@ -99,6 +101,10 @@ impl Identity {
         incarnation: Incarnation,
         earlier: Option<&Self>,
     ) -> Result<Self, IdentityError> {
+        let key_pair = match earlier.and_then(|earlier| earlier.key_pair.clone()) {
+            Some(kept) => kept,
+            None => Arc::new(generated()?),
+        };
         let mut certified = Vec::new();
         let mut authorities = Vec::new();
         for key in keys.iter() {
@@ -112,7 +118,7 @@ impl Identity {
             certified.push(match kept {
                 Some(kept) => kept.clone(),
                 None => Certified {
-                    key: Arc::new(issued(&issuer, node, incarnation)?),
+                    key: Arc::new(issued(&issuer, &key_pair, node, incarnation)?),
                     authority: Some(authority.clone()),
                 },
             });
@@ -120,6 +126,7 @@ impl Identity {
         }
         Ok(Self {
             certified,
+            key_pair: Some(key_pair),
             newest: Some(roots_of(authorities.first().cloned())?),
             roots: roots_of(authorities)?,
             revoked: Vec::new(),
@@ -195,6 +202,7 @@ impl Identity {
             .collect();
         Ok(Self {
             expires_at: expiry_of(&chain),
+            key_pair: None,
             certified: vec![Certified {
                 authority: None,
                 key: Arc::new(certified(chain, key)?),
@@ -263,14 +271,17 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// A certificate for a fresh key pair of a node.
+fn generated() -> Result<KeyPair, IdentityError> {
+    KeyPair::generate_for(&rcgen::PKCS_ED25519).map_err(|_| IdentityError::NoRandomBytes)
+}
+
+/// A certificate for the key pair of a node.
 fn issued(
     issuer: &Issuer<'_, KeyPair>,
+    key: &KeyPair,
     node: NodeId,
     incarnation: Incarnation,
 ) -> Result<CertifiedKey, IdentityError> {
-    let key =
-        KeyPair::generate_for(&rcgen::PKCS_ED25519).map_err(|_| IdentityError::NoRandomBytes)?;
     let name = peer_name(node, incarnation);
     let mut params = certificate_params(&name);
     params.subject_alt_names = CertificateParams::new([name])
@@ -282,7 +293,7 @@ fn issued(
         ExtendedKeyUsagePurpose::ClientAuth,
     ];
     let certificate = params
-        .signed_by(&key, issuer)
+        .signed_by(key, issuer)
         .map_err(unusable("node's certificate"))?;
     let private = PrivatePkcs8KeyDer::from(key.serialize_der());
     certified(vec![certificate.der().clone()], private.into())

@@ -3,7 +3,7 @@
 use super::Node;
 use super::close::{CloseCode, CloseOnDrop, close};
 use super::credential::{Credential, End};
-use super::handshake::{HandshakeError, Introduced};
+use super::handshake::{HandshakeError, Introduced, other_key};
 use super::tls::{RENEWAL_NAME, SERVER_NAME, Standing, is_version_exchange};
 use super::{port_probe, same_host};
 use crate::transport::session::PeerIdentity;
@@ -65,7 +65,8 @@ pub(super) async fn introduce_both(
     let (control, first) = introduce(node, control, false, purpose).await?;
     let bulk = handshake(node, &credential.clients.bulk, address, purpose).await?;
     let (bulk, second) = introduce(node, bulk, true, purpose).await?;
-    if (first.peer.node, first.peer.incarnation) != (second.peer.node, second.peer.incarnation) {
+    let process = |peer: PeerIdentity| (peer.node, peer.incarnation, peer.key);
+    if process(first.peer) != process(second.peer) {
         return Err(DialError::Other("another node answered the second connection".into()).into());
     }
     let control = control.keep();
@@ -101,6 +102,7 @@ pub(super) fn not_admitted(
         AdmitError::TooMany => {
             DialError::Other("too many nodes are connected from its host".into()).into()
         }
+        AdmitError::OtherKey => other_key(peer).into(),
         AdmitError::AlreadyConnected | AdmitError::Closed | AdmitError::NothingToRenew => {
             HandshakeError::Needless
         }
@@ -151,6 +153,10 @@ async fn introduce(
     if purpose == Purpose::New && outgoing_exists {
         close(&connection, CloseCode::Needless, "connected already");
         return Err(HandshakeError::Needless);
+    }
+    if node.sessions.knows_another_key_of(introduced.peer) {
+        let error = other_key(introduced.peer);
+        return Err(node.introduction.refuse(&connection, error));
     }
     if let Some(address) = node.sessions.duplicate_of(introduced.peer) {
         let error = AdmitError::Duplicate(address);

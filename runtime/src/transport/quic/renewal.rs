@@ -117,7 +117,7 @@ async fn renew(
     let both = introduce_both(node, credential, address, control, Purpose::Renewal).await?;
     let now = both.peer();
     let then = session.peer;
-    if (now.node, now.incarnation) != (then.node, then.incarnation) {
+    if (now.node, now.incarnation, now.key) != (then.node, then.incarnation, then.key) {
         both.abandon("another node answered");
         return Err(DialError::Other("another node answered".into()).into());
     }

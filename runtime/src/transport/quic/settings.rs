@@ -25,6 +25,9 @@ const DIALED_WINDOW_BYTES: u32 = 16 << 10;
 /// Unread bytes of a bulk connection of which this node has read no values yet: headers, and the
 /// beginnings of the first streams.
 pub const UNREAD_WINDOW_BYTES: u32 = 2 << 20;
+/// Unread bytes of a connection of a peer of whose host many others are connected; a larger frame
+/// is read in parts.
+const CROWDED_WINDOW_BYTES: u32 = 128 << 10;
 /// Unread bytes of one stream at which its sender waits. A path of 1 Gbit/s and 100 ms holds 12.5
 /// MB.
 pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
@@ -53,9 +56,21 @@ pub(super) const ACK_DELAY_MAX: Duration = Duration::from_millis(5);
 const CONTROL_KEEP_ALIVE_MAX: Duration = Duration::from_millis(300);
 
 /// Lets a peer open the streams of a bulk connection, with a window for what is not read yet.
-pub(super) fn admit_bulk(connection: &Connection) {
+pub(super) fn admit_bulk(connection: &Connection, is_one_of_many: bool) {
     connection.set_max_concurrent_uni_streams(VarInt::from_u32(STREAMS_MAX));
-    connection.set_receive_window(VarInt::from_u32(UNREAD_WINDOW_BYTES));
+    let window = if is_one_of_many {
+        CROWDED_WINDOW_BYTES
+    } else {
+        UNREAD_WINDOW_BYTES
+    };
+    connection.set_receive_window(VarInt::from_u32(window));
+}
+
+/// Makes the window of a control connection smaller if many peers of its host are connected.
+pub(super) fn admit_control(connection: &Connection, is_one_of_many: bool) {
+    if is_one_of_many {
+        connection.set_receive_window(VarInt::from_u32(CROWDED_WINDOW_BYTES));
+    }
 }
 
 /// Opens the whole window of a bulk connection whose streams this node reads.

@@ -1,9 +1,10 @@
 //! Mutual TLS 1.3: each side's chain is verified against the cluster's CA; the name in the
 //! certificate is checked against the preface.
 
-use super::certificate::{name_in, names_in, provider};
+use super::certificate::{key_in, name_in, names_in, provider};
 use super::identity::{Certified, Identity};
 use super::identity_error::IdentityError;
+use crate::transport::session::KeyDigest;
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
@@ -353,6 +354,11 @@ pub(super) fn is_renewal(connection: &quinn::Connection) -> bool {
 /// The node id and incarnation in the peer's verified certificate, if it carries them.
 pub(super) fn certified_name(connection: &quinn::Connection) -> Option<(NodeId, Incarnation)> {
     name_in(chain_of(connection)?.first()?)
+}
+
+/// A digest of the public key in the peer's verified certificate.
+pub(super) fn certified_key(connection: &quinn::Connection) -> Option<KeyDigest> {
+    key_in(chain_of(connection)?.first()?)
 }
 
 /// The DNS names and URIs in the peer's verified certificate.

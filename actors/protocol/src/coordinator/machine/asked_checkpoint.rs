@@ -4,7 +4,7 @@
 use super::Coordinator;
 use crate::changeable::ChangedSettings;
 use crate::checkpoint::Points;
-use crate::coordinator::events::Effect;
+use crate::coordinator::events::{Effect, MemberOrder};
 use crate::coordinator::outcome::{Outcome, RoundSpec};
 use crate::coordinator::voters::Voter;
 use crate::ident::NodeId;
@@ -20,13 +20,16 @@ impl Coordinator {
             .flat_map(|view| view.ids())
             .collect();
         if self.settings.checkpoints.is_some() && !members.is_empty() {
-            self.note_checkpoint_asked(out);
+            self.note_checkpoint_asked(self.me(), out);
             self.broadcast(members, &Message::AskCheckpoint, out);
         }
     }
 
-    pub(super) fn note_checkpoint_asked(&mut self, out: &mut Outbox<Effect>) {
+    pub(super) fn note_checkpoint_asked(&mut self, by: NodeId, out: &mut Outbox<Effect>) {
         if self.checkpoint_asked.is_none() {
+            if by != self.me() {
+                out.push(Effect::Ordered(by, MemberOrder::Checkpoint));
+            }
             self.checkpoint_asked = Some(self.place().round);
             out.push(Effect::CheckpointAsked(true));
         }

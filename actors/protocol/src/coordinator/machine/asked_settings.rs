@@ -2,7 +2,7 @@
 
 use super::Coordinator;
 use crate::changeable::{ChangedSettings, SettingValues};
-use crate::coordinator::events::{Effect, capped_grace};
+use crate::coordinator::events::{Effect, MemberOrder, capped_grace};
 use crate::coordinator::outcome::{Outcome, RoundKind, RoundSpec};
 use crate::ident::NodeId;
 use crate::machine::Outbox;
@@ -48,7 +48,12 @@ impl Coordinator {
 
     /// Notes what a member asks for. An order is void once an entry changed settings: whoever gave
     /// it and does not find it decided gives it again. So nobody needs to know an order's age.
-    pub(super) fn note_settings_asked(&mut self, number: u32, values: SettingValues) {
+    pub(super) fn note_settings_asked(
+        &mut self,
+        by: NodeId,
+        (number, values): (u32, SettingValues),
+        out: &mut Outbox<Effect>,
+    ) {
         let current = self.changed_settings().number;
         // The sender may know of an entry that this node has still to apply.
         let next = current.saturating_add(1);
@@ -60,7 +65,11 @@ impl Coordinator {
             asked.number = number;
             asked.heard = SettingValues::default();
         }
-        asked.heard = values.or(asked.heard);
+        let heard = values.or(asked.heard);
+        let is_news = std::mem::replace(&mut asked.heard, heard) != heard;
+        if is_news && by != self.me() {
+            out.push(Effect::Ordered(by, MemberOrder::Settings(values)));
+        }
     }
 
     /// The settings after an entry of this node. Entries that nobody may have missed without
@@ -105,7 +114,7 @@ impl Coordinator {
             return;
         }
         let number = self.changed_settings().number;
-        self.note_settings_asked(number, values);
+        self.note_settings_asked(self.me(), (number, values), out);
         self.broadcast(members, &Message::AskSettings { number, values }, out);
     }
 }

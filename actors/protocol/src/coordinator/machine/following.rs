@@ -183,8 +183,10 @@ impl Coordinator {
             Message::Published(list) => self.receive_published(header, &list, now, out),
             Message::Overtaken => self.overtaken(header.term, now),
             Message::GoesOn => self.hear_training_goes_on(header.sender, out),
-            Message::AskCheckpoint => self.note_checkpoint_asked(out),
-            Message::AskSettings { number, values } => self.note_settings_asked(number, values),
+            Message::AskCheckpoint => self.note_checkpoint_asked(header.sender, out),
+            Message::AskSettings { number, values } => {
+                self.note_settings_asked(header.sender, (number, values), out)
+            }
             // The sender may not say this: it does not lead this term, or does not vote.
             Message::Attempt(_)
             | Message::Fork { .. }

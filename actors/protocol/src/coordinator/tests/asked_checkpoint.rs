@@ -64,6 +64,12 @@ fn what_a_member_asks_for_is_made_once_after_the_round_that_follows() {
         effects.contains(&Effect::CheckpointAsked(true)),
         "{effects:?}"
     );
+    let ordered = |effects: &[Effect]| {
+        let by_two = Effect::Ordered(NodeId(2), MemberOrder::Checkpoint);
+        effects.contains(&by_two)
+    };
+    assert!(ordered(&effects), "{effects:?}");
+    assert!(!ordered(&leader.hear(2, Message::AskCheckpoint)), "again");
     let same = decide(&mut leader, spec(RoundKind::Slow, 2 * POINT));
     assert!(!same.checkpoint, "it was asked for in this very round");
     let average = decide(&mut leader, spec(RoundKind::Average, 2 * POINT + 2));

@@ -55,7 +55,11 @@ fn decide(leader: &mut Bench, kind: RoundKind, step: u64) -> ChangedSettings {
 #[test]
 fn what_a_member_asks_for_is_decided_by_the_next_entry_with_parameters() {
     let mut leader = leader();
-    leader.hear(2, ask(0, tau(12)));
+    let effects = leader.hear(2, ask(0, tau(12)));
+    let ordered = Effect::Ordered(NodeId(2), MemberOrder::Settings(tau(12)));
+    assert!(effects.contains(&ordered), "{effects:?}");
+    let again = leader.hear(2, ask(0, tau(12)));
+    assert!(!again.contains(&ordered), "{again:?}");
     let gradients = decide(&mut leader, RoundKind::Gradients, 1);
     assert_eq!(gradients, ChangedSettings::default());
     let average = decide(&mut leader, RoundKind::Average, 1);
