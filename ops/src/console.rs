@@ -1,11 +1,11 @@
 //! Output for people and for programs. With `--json`, the last line of standard output is one JSON
-//! object, and everything for people goes to standard error. Text for people shows control
-//! characters instead of sending them: parts of it come from nodes, and through them from others.
+//! object, and everything for people goes to standard error. Both show control characters instead
+//! of sending them: parts of the text come from nodes, and through them from others.
 
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::ProgressDrawTarget;
 use serde::Serialize;
-use slowmo::internal::{printable, printable_lines};
+use slowmo::internal::{printable, printable_json, printable_lines};
 use slowmo_ops::processes::{Line, Stream};
 use std::io::{IsTerminal, Write};
 
@@ -75,7 +75,8 @@ impl Console {
     ) -> anyhow::Result<()> {
         self.say(text);
         if self.json {
-            let _nobody_reads = writeln!(std::io::stdout(), "{}", serde_json::to_string(object)?);
+            let object = serde_json::to_string(object)?;
+            let _nobody_reads = writeln!(std::io::stdout(), "{}", printable_json(&object));
         }
         Ok(())
     }
@@ -100,8 +101,8 @@ impl Console {
         let text = format!("{error:#}");
         let _nobody_reads = writeln!(std::io::stderr(), "error: {}", printable_lines(&text));
         if self.json {
-            let object = serde_json::json!({ "succeeded": false, "error": format!("{error:#}") });
-            let _nobody_reads = writeln!(std::io::stdout(), "{object}");
+            let object = serde_json::json!({ "succeeded": false, "error": text }).to_string();
+            let _nobody_reads = writeln!(std::io::stdout(), "{}", printable_json(&object));
         }
     }
 

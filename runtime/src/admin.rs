@@ -1,5 +1,5 @@
-//! A node's admin endpoint: a Unix socket that only this user can open; each line is one JSON
-//! request or one JSON answer.
+//! A node's admin endpoint: a Unix socket that serves only this user and root; each line is one
+//! JSON request or one JSON answer.
 //!
 //! It opens before anything else of the node, so that a node whose start takes long (it verifies a
 //! checkpoint) says so. Touches one socket file. Without the key `admin` nothing listens.
@@ -158,7 +158,8 @@ impl Endpoint {
             board,
             context: OnceLock::new(),
         });
-        let serving = tokio::spawn(accept(listener, Arc::clone(&answering))).abort_handle();
+        let serving =
+            tokio::spawn(accept(listener, Arc::clone(&answering), may_ask)).abort_handle();
         Ok(Self {
             path: path.to_owned(),
             serving,
@@ -209,7 +210,14 @@ impl Drop for Endpoint {
     }
 }
 
-async fn accept(listener: UnixListener, answering: Arc<Answering>) {
+/// Whether this user is served: the one as whom this process runs, or root, who can be anybody.
+fn may_ask(user: u32) -> bool {
+    user == rustix::process::geteuid().as_raw() || user == 0
+}
+
+/// Serves the users that `may_ask`. The mode of the socket's file keeps others out as well, but it
+/// is set only after the socket is open.
+async fn accept(listener: UnixListener, answering: Arc<Answering>, may_ask: fn(u32) -> bool) {
     let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let allowance = Allowance::new(
         (REQUESTS_BURST_MAX, REQUESTS_PER_SECOND_MAX),
@@ -225,6 +233,10 @@ async fn accept(listener: UnixListener, answering: Arc<Answering>) {
                 continue;
             }
         };
+        if !connection.peer_cred().is_ok_and(|peer| may_ask(peer.uid())) {
+            tracing::debug!("an admin connection of another user was refused");
+            continue;
+        }
         let answering = Arc::clone(&answering);
         let allowance = Arc::clone(&allowance);
         tokio::spawn(async move {
@@ -468,6 +480,45 @@ mod tests {
         assert_eq!(bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(served);
         bind(&path).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn this_user_and_root_may_ask() {
+        let own = rustix::process::geteuid().as_raw();
+        assert!(may_ask(own) && may_ask(0));
+        let others: Vec<u32> = (1..4).filter(|user| *user != own).collect();
+        assert!(others.iter().all(|user| !may_ask(*user)));
+    }
+
+    /// What a connection to an endpoint is told that serves these users.
+    async fn told(path: &Path, may_ask: fn(u32) -> bool) -> String {
+        let listener = bind(path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let answering = Arc::new(Answering {
+            node: NodeId(1),
+            max_nodes: 4,
+            board: StatusBoard::new(),
+            context: OnceLock::new(),
+        });
+        let listener = UnixListener::from_std(listener).unwrap();
+        let serving = tokio::spawn(accept(listener, answering, may_ask));
+        let mut connection = UnixStream::connect(path).await.unwrap();
+        // Who is refused may find the socket closed already.
+        let _ = connection.write_all(b"{\"request\":\"status\"}\n").await;
+        let _ = connection.shutdown().await;
+        let mut text = String::new();
+        let _ = connection.read_to_string(&mut text).await;
+        serving.abort();
+        text
+    }
+
+    #[tokio::test]
+    async fn another_user_is_told_nothing() {
+        let folder = folder("user");
+        let own = told(&folder.join("own"), may_ask).await;
+        assert!(own.starts_with("{\"answer\":\"status\""), "{own}");
+        assert_eq!(told(&folder.join("other"), |_| false).await, "");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::config::keys::{CHANGEABLE, Key};
 use crate::config::{Config, ConfigError};
+use crate::printable::printable;
 use serde::{Deserialize, Serialize};
 use slowmo_actors::context::NodeSettings;
 use slowmo_protocol::algorithm::Base;
@@ -25,7 +26,7 @@ pub struct SettingStatus {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SettingError {
     /// The value, or its combination with the others in force, is not allowed.
-    #[error("{0}; nothing was changed")]
+    #[error("{}; nothing was changed", printable(&.0.to_string()))]
     Refused(#[from] ConfigError),
     /// The key may only be set before a job starts.
     #[error(
@@ -186,6 +187,16 @@ mod tests {
             assert!(key.shared, "{name}");
             let expected = vec![(name, key.shown(&config))];
             assert_eq!(named(name, &config).texts(), expected);
+        }
+    }
+
+    #[test]
+    fn a_refused_order_shows_what_it_was_given() {
+        for (key, value) in [("\x1b[31m", "12"), ("tau", "\x1b[31m\u{202e}")] {
+            let refused = Config::default().order(key, value).unwrap_err();
+            let error = SettingError::from(refused).to_string();
+            assert!(error.contains("\\u{1b}[31m"), "{error}");
+            assert_eq!(printable(&error), error);
         }
     }
 }

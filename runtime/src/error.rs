@@ -6,6 +6,7 @@ use crate::checkpoints::CheckpointError;
 use crate::config::ConfigError;
 use crate::device::DeviceError;
 use crate::discovery::slurm::SlurmError;
+use crate::printable::printable;
 use crate::sampler::SamplerError;
 use crate::telemetry::{AccessError, HttpError};
 use crate::tensors::{FreezeError, TensorError};
@@ -101,8 +102,9 @@ pub enum SpawnError {
     ListenUnspecified(std::net::SocketAddr),
     /// The address to be announced cannot be dialed.
     #[error(
-        "advertise = {advertise}: {reason}; name the address and port under which other nodes \
-         reach this one"
+        "advertise = {}: {reason}; name the address and port under which other nodes reach this \
+         one",
+        printable(advertise)
     )]
     Advertise {
         /// The key's value.
@@ -111,7 +113,7 @@ pub enum SpawnError {
         reason: String,
     },
     /// A peer's name cannot be resolved.
-    #[error("peer {peer}: {error}; check the name in peers")]
+    #[error("peer {}: {error}; check the name in peers", printable(peer))]
     Peer {
         /// The entry of `peers`.
         peer: String,

@@ -2,7 +2,7 @@
 //! may change at any time.
 
 pub use crate::connection::Network;
-pub use crate::printable::{printable, printable_lines};
+pub use crate::printable::{printable, printable_json, printable_lines};
 pub use slowmo_actors::messages::Inspection;
 pub use slowmo_actors::ports::device::OnGpu;
 pub use slowmo_actors::ports::transport::Traffic;
@@ -57,7 +57,7 @@ pub mod secret_file {
 
 /// Bounds of the HTTP endpoint.
 pub mod telemetry {
-    pub use crate::telemetry::{CONNECTIONS_MAX, PAGES_MAX, STALL_MAX};
+    pub use crate::telemetry::{CONNECTIONS_MAX, PAGES_MAX, PAGES_PER_ADDRESS_MAX, STALL_MAX};
 }
 
 /// Copies of tensors to and from one vector.

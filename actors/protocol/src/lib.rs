@@ -24,6 +24,7 @@
 //! | [`checkpoint`] | when decided state is checkpointed, and which node writes which part |
 //! | [`trace`] | the events of a run, which invariants check |
 //! | [`planted`] | deliberate bugs, for tests only |
+//! | [`printable`] | text of peers and files, made fit for a log and a terminal |
 //! | `simulation` | building blocks of simulations, for tests only |
 //! | [`wire`] | control frames and stream headers, bounded decoding |
 #![deny(missing_docs)]
@@ -47,6 +48,7 @@ pub mod node;
 pub mod outer;
 pub mod planted;
 pub mod policy;
+pub mod printable;
 pub mod published;
 pub mod push_sum;
 pub mod real;

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::printable::printable;
 use std::net::SocketAddr;
 
 /// Most addresses that one discovery may name.
@@ -67,8 +68,9 @@ pub enum DiscoveryError {
     },
     /// A name currently has no address.
     #[error(
-        "cannot resolve {name} ({reason}); check the name and this machine's resolver; the node \
-         asks again"
+        "cannot resolve {} ({reason}); check the name and this machine's resolver; the node asks \
+         again",
+        printable(name)
     )]
     Unresolved {
         /// The name and port.
@@ -89,8 +91,9 @@ pub enum DiscoveryError {
     },
     /// A line of a file of addresses is not a `host:port`.
     #[error(
-        "{file} line {line}: {found} is not a host:port; the node ignores the file until it is \
-         corrected, and reads it again"
+        "{file} line {line}: {} is not a host:port; the node ignores the file until it is \
+         corrected, and reads it again",
+        printable(found)
     )]
     BadLine {
         /// The file.

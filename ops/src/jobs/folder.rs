@@ -1,5 +1,7 @@
-//! The folder of the launchers' sockets. This module touches that folder only.
+//! The folder of the launchers' sockets. This module touches that folder only. Whoever looks for a
+//! job removes what killed launchers left there.
 
+use super::private::remove_unused;
 use super::server::Server;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::getuid;
@@ -38,7 +40,10 @@ pub enum JobError {
     #[error("a job named {0} is running already; choose another --job NAME")]
     Taken(String),
     /// The folder of sockets cannot be used.
-    #[error("the folder {} cannot be used: {error}", folder.display())]
+    #[error(
+        "the folder {} cannot be used: {error}; set XDG_RUNTIME_DIR to a folder of this user's own",
+        folder.display()
+    )]
     Folder {
         /// Path of the folder.
         folder: PathBuf,
@@ -52,17 +57,25 @@ pub enum JobError {
 /// # Errors
 /// There is no job, there are several, or none has this name.
 pub fn find(name: Option<&str>) -> Result<(String, PathBuf), JobError> {
-    let folder = folder()?;
-    let running = running(&folder);
+    find_in(&folder()?, name)
+}
+
+pub(super) fn find_in(folder: &Path, name: Option<&str>) -> Result<(String, PathBuf), JobError> {
+    // A launcher that changes something removes them itself. Nobody waits for it here: it may be
+    // stopped.
+    if let Ok(_changing) = lock(&folder.join(CHANGING), FlockArg::LockExclusiveNonblock) {
+        remove_unused(folder);
+    }
+    let running = running(folder);
     let Some(name) = name else {
         return match running.as_slice() {
             [] => Err(JobError::None),
-            [only] => Ok((only.clone(), socket_in(&folder, only))),
+            [only] => Ok((only.clone(), socket_in(folder, only))),
             _ => Err(JobError::Several(running)),
         };
     };
     if running.iter().any(|job| job == name) {
-        return Ok((name.to_owned(), socket_in(&folder, name)));
+        return Ok((name.to_owned(), socket_in(folder, name)));
     }
     Err(JobError::Unknown {
         name: name.to_owned(),

@@ -1,6 +1,7 @@
 //! The private folder of one launch: its cluster key, token and sockets. Removed at the end; what a
-//! killed launcher left behind is removed by the next launch of this user, and only that: a folder
-//! of this user with a name of this module, whose lock nobody holds.
+//! killed launcher left behind is removed by the next command of this user that launches or looks
+//! for a job, and only that: a folder of this user with a name of this module, whose lock nobody
+//! holds.
 
 use super::folder::{changing, folder, lock};
 use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
@@ -62,8 +63,9 @@ impl PrivateFolder {
     }
 }
 
-/// Best effort: what cannot be removed stays.
-fn remove_unused(parent: &Path) {
+/// Removes folders and sockets that nobody uses any more; what cannot be removed stays. The caller
+/// holds the lock on changes of `parent`.
+pub(super) fn remove_unused(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         let path = entry.path();
         let name = entry.file_name();
@@ -111,14 +113,57 @@ fn is_unlocked(folder: &Path) -> bool {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::folder::open_in;
+    use super::super::folder::{JobError, find_in, open_in};
     use super::*;
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixListener;
     use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    /// Longest time for which the process of another test may keep a folder.
+    const LEFT_MAX: Duration = Duration::from_secs(10);
 
     fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    /// The launcher is killed: the system closes its files, and nothing else is done.
+    fn kill(launcher: PrivateFolder) {
+        let PrivateFolder { folder, _in_use } = launcher;
+        let _path = folder.keep();
+        let descriptor = _in_use.as_raw_fd();
+        std::mem::forget(_in_use);
+        nix::unistd::close(descriptor).unwrap();
+    }
+
+    #[test]
+    fn who_looks_for_a_job_removes_what_a_killed_launcher_left_and_no_more() {
+        let parent = tempfile::tempdir().unwrap();
+        let server = open_in(parent.path(), "alive").unwrap();
+        let alive = PrivateFolder::create_in(parent.path()).unwrap();
+        let killed = PrivateFolder::create_in(parent.path()).unwrap();
+        let left = killed.path().to_owned();
+        for folder in [alive.path(), &left] {
+            std::fs::write(folder.join("cluster.key"), "secret").unwrap();
+        }
+        kill(killed);
+        let socket = parent.path().join("killed.sock");
+        drop(UnixListener::bind(&socket).unwrap());
+        // Another launcher is changing the folder: nobody waits for it.
+        let changing = changing(parent.path()).unwrap();
+        let (name, _socket) = find_in(parent.path(), None).unwrap();
+        assert!(name == "alive" && left.exists());
+        drop(changing);
+        let begun = Instant::now();
+        while left.exists() {
+            // A process that another test starts inherits the lock, and lives for a moment.
+            assert!(begun.elapsed() < LEFT_MAX, "keys are left behind");
+            let unknown = find_in(parent.path(), Some("killed")).unwrap_err();
+            assert!(matches!(unknown, JobError::Unknown { .. }), "{unknown}");
+        }
+        assert!(!socket.exists());
+        assert!(alive.path().join("cluster.key").exists() && server.path().exists());
+        assert_eq!(find_in(parent.path(), None).unwrap().0, "alive");
     }
 
     #[test]
@@ -168,12 +213,7 @@ mod tests {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        // The launcher is killed: the system closes its files, and nothing else is done.
-        let PrivateFolder { folder, _in_use } = one;
-        let _path = folder.keep();
-        let descriptor = _in_use.as_raw_fd();
-        std::mem::forget(_in_use);
-        nix::unistd::close(descriptor).unwrap();
+        kill(one);
         let socket = parent.path().join("killed.sock");
         drop(UnixListener::bind(&socket).unwrap());
         let two = PrivateFolder::create_in(parent.path()).unwrap();

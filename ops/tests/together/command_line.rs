@@ -170,6 +170,48 @@ fn what_cannot_be_launched_is_told_once_and_exits_with_1() {
     }
 }
 
+/// The status of a job of this name, for programs; launchers' sockets are in `runtime`.
+fn status_of(job: &str, runtime: &std::path::Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_slowmo"))
+        .args(["--json", "status", "--job", job])
+        .env("XDG_RUNTIME_DIR", runtime)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn json_carries_nothing_that_steers_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = "a\u{9b}31m\u{202e}\u{61c}\u{e0041}\x7f\x1b[2J";
+    let output = status_of(job, folder.path());
+    assert_eq!(output.status.code(), Some(1));
+    let json = text(&output.stdout);
+    assert!(json.is_ascii(), "{json:?}");
+    assert!(
+        !json
+            .trim_end()
+            .contains(|character: char| character.is_control()),
+        "{json:?}"
+    );
+    let error = last_object(&output)["error"].as_str().unwrap().to_owned();
+    assert!(error.contains(job), "{error:?}");
+}
+
+#[test]
+fn a_folder_that_is_not_this_user_s_own_is_refused_with_the_way_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = folder.path().join("slowmo");
+    std::fs::create_dir(&taken).unwrap();
+    std::fs::set_permissions(&taken, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let output = status_of("any", folder.path());
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(
+        error.contains(taken.to_str().unwrap()) && error.contains("set XDG_RUNTIME_DIR"),
+        "{error}"
+    );
+}
+
 /// Libraries that this machine lacks are named at once, with the remedy. A machine that has all of
 /// them has nothing to name.
 #[test]

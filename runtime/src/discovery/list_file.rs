@@ -135,6 +135,12 @@ mod tests {
                 .to_string()
                 .contains("large line 1")
         );
+        std::fs::write(&large, "evil\x1b[2J line\n").unwrap();
+        let error = read(&large).unwrap_err().to_string();
+        assert!(
+            error.contains("evil\\u{1b}[2J line is not a host:port"),
+            "{error}"
+        );
     }
 
     proptest! {

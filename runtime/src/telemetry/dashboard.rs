@@ -6,10 +6,13 @@
 //! are in the binary. The token for orders follows the `#` of the page's address, which browsers do
 //! not send, and stays in the tab.
 
+use super::connections::Slot;
+use super::pages::Place;
 use super::served::Served;
 use crate::cluster::{NodeReport, nodes};
 use crate::launcher;
 use crate::status::{Event, Status, status};
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::sse::{Event as Message, Sse};
@@ -26,10 +29,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
 
-/// Maximum number of open pages; the other connections stay free for readers of metrics.
-pub const PAGES_MAX: usize = 16;
 /// Interval between two messages to a page.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of messages to a page before it must reconnect.
@@ -80,13 +80,14 @@ fn file(kind: &'static str, text: &'static str) -> Response {
 }
 
 /// The event stream: first the past, then every second the current state.
-pub(super) async fn stream(State(served): State<Arc<Served>>) -> Response {
-    let Ok(permit) = Arc::clone(&served.pages).try_acquire_owned() else {
-        let why =
-            format!("{PAGES_MAX} pages are open already: close one, or open another node's\n");
-        return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
-    };
-    Sse::new(telling(Teller::new(served, permit))).into_response()
+pub(super) async fn stream(
+    State(served): State<Arc<Served>>,
+    Extension(slot): Extension<Arc<Slot>>,
+) -> Response {
+    match served.pages.open(slot.address()) {
+        Ok(place) => Sse::new(telling(Teller::new(served, place))).into_response(),
+        Err(full) => (StatusCode::SERVICE_UNAVAILABLE, format!("{full}\n")).into_response(),
+    }
 }
 
 fn telling(teller: Teller) -> impl Stream<Item = Result<Message, Infallible>> {
@@ -110,7 +111,7 @@ fn telling(teller: Teller) -> impl Stream<Item = Result<Message, Infallible>> {
 /// The state of the stream to one page: its sources, and what was already sent.
 struct Teller {
     served: Arc<Served>,
-    _permit: OwnedSemaphorePermit,
+    _place: Place,
     told: u32,
     rounds_until_us: u64,
     shards: Option<(u64, usize)>,
@@ -162,10 +163,10 @@ struct EventNote {
 }
 
 impl Teller {
-    fn new(served: Arc<Served>, permit: OwnedSemaphorePermit) -> Self {
+    fn new(served: Arc<Served>, place: Place) -> Self {
         Self {
             served,
-            _permit: permit,
+            _place: place,
             told: 0,
             rounds_until_us: 0,
             shards: None,

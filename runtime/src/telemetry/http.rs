@@ -3,6 +3,7 @@
 
 use super::access::{Allowance, Allowances, Token, is_cross_site, is_host_of_this_machine};
 use super::connections::{Connections, Slot};
+use super::pages::Pages;
 use super::served::Served;
 use super::{dashboard, metrics, orders};
 use crate::status::status;
@@ -24,7 +25,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio_io_timeout::TimeoutStream;
 
@@ -89,13 +89,12 @@ impl Endpoint {
         let address = listener.local_addr().map_err(failed)?;
         let registry = metrics::registry(Arc::clone(&context));
         let is_local = address.ip().is_loopback();
-        let pages = Arc::new(Semaphore::new(dashboard::PAGES_MAX));
         let router = router(Arc::new(Served {
             context,
             registry,
             token,
             is_local,
-            pages,
+            pages: Arc::new(Pages::default()),
             allowances: Mutex::new(Allowances::default()),
             refusals: Mutex::new(Allowance::new(REFUSALS_LOGGED, Instant::now())),
         }));

@@ -12,6 +12,7 @@
 //! | `proofs` | proofs of orders that nodes pass on to each other |
 //! | `access` | the token, which sites may ask, and how often an address may |
 //! | `connections` | how many connections there are, and whose |
+//! | `pages` | how many pages are open, and whose |
 
 mod access;
 mod connections;
@@ -19,6 +20,7 @@ mod dashboard;
 mod http;
 mod metrics;
 mod orders;
+mod pages;
 mod process;
 mod proofs;
 mod served;
@@ -26,7 +28,7 @@ mod served;
 pub use access::AccessError;
 pub(crate) use access::{Allowance, Token};
 pub use connections::CONNECTIONS_MAX;
-pub use dashboard::PAGES_MAX;
 pub(crate) use http::Endpoint;
 pub use http::{HttpError, STALL_MAX};
+pub use pages::{PAGES_MAX, PAGES_PER_ADDRESS_MAX};
 pub(crate) use proofs::Proofs;

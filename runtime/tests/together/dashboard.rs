@@ -4,6 +4,7 @@
 use crate::http::{ask, messages, write_secret};
 use serde_json::Value;
 use slowmo::BaseName;
+use slowmo::internal::telemetry::PAGES_PER_ADDRESS_MAX;
 use slowmo::{Config, Runtime};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -273,11 +274,12 @@ fn the_page_needs_nothing_from_elsewhere_and_is_for_this_machine() {
         ),
         (&Value::Bool(false), Some(0))
     );
-    let open: Vec<_> = (0..slowmo::internal::telemetry::PAGES_MAX)
+    let open: Vec<_> = (0..PAGES_PER_ADDRESS_MAX)
         .map(|_| messages(address))
         .map(|mut page| (page.next().is_some(), page))
         .collect();
     assert!(open.iter().all(|(told, _)| *told));
-    assert_eq!(ask(address, "GET /stream HTTP/1.1").0, 503);
+    let (status, why) = ask(address, "GET /stream HTTP/1.1");
+    assert!(status == 503 && why.contains("from this address"), "{why}");
     assert_eq!(ask(address, "GET /live HTTP/1.1").0, 200);
 }

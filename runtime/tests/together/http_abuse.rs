@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")] // where every address 127.x.x.x is this machine
 
 use crate::http::ask;
-use slowmo::internal::telemetry::CONNECTIONS_MAX;
+use slowmo::internal::telemetry::{CONNECTIONS_MAX, PAGES_MAX, PAGES_PER_ADDRESS_MAX};
 use slowmo::{BaseName, Config, Runtime, Worker};
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
@@ -54,6 +54,24 @@ fn requests_without_end_put_off_only_their_sender_and_no_probe() {
     assert_ne!(status(2, address, "/ready"), 429);
     assert_eq!(status(1, address, "/status"), 200);
     (0..300).for_each(|_| assert_eq!(status(2, address, "/live"), 200));
+}
+
+#[test]
+fn open_pages_of_one_address_leave_room_for_others() {
+    let (_runtime, _worker, address) = node();
+    let page = |number: usize| {
+        let mut socket = from(2 + (number / PAGES_PER_ADDRESS_MAX) as u8, address);
+        write!(socket, "GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut head = [0; 12];
+        socket.read_exact(&mut head).unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200", "page {number}");
+        socket
+    };
+    let open: Vec<Socket> = (0..PAGES_MAX).map(page).collect();
+    assert_eq!(status(2, address, "/stream"), 503);
+    assert_eq!(status(1, address, "/stream"), 503);
+    assert_eq!(status(2, address, "/status"), 200);
+    drop(open);
 }
 
 #[test]

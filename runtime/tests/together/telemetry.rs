@@ -1,7 +1,7 @@
 //! A node serves HTTP: metrics in a form that Prometheus reads, status, orders only with the token.
 
 use crate::http::{self, ask, write_secret};
-use slowmo::internal::telemetry::{PAGES_MAX, STALL_MAX};
+use slowmo::internal::telemetry::{PAGES_MAX, PAGES_PER_ADDRESS_MAX, STALL_MAX};
 use slowmo::{BaseName, Config, Runtime, Worker};
 use slowmo_actors::timeline::CURVE_POINTS_MAX;
 use socket2::{Domain, Socket, Type};
@@ -334,8 +334,12 @@ fn a_node_that_fails_leaves_its_last_events() {
 }
 
 /// A page whose connection holds little and that is never read: a second's message does not fit.
-fn stalled_page(address: SocketAddr) -> Socket {
+/// One address has few of them, so it comes from another one than the pages that are read.
+fn stalled_page(number: usize, address: SocketAddr) -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let last = 2 + (number / PAGES_PER_ADDRESS_MAX) as u8;
+    let own = SocketAddr::from(([127, 0, 0, last], 0));
+    socket.bind(&own.into()).unwrap();
     // Small segments keep the node's own buffer small too.
     socket.set_tcp_mss(536).unwrap();
     socket.set_recv_buffer_size(2048).unwrap();
@@ -363,7 +367,9 @@ fn who_does_not_read_is_left_and_the_others_are_served() {
     }
     let mut read = http::messages(address);
     assert!(read.next().is_some());
-    let stalled: Vec<Socket> = (1..PAGES_MAX).map(|_| stalled_page(address)).collect();
+    let stalled: Vec<Socket> = (1..PAGES_MAX)
+        .map(|number| stalled_page(number, address))
+        .collect();
     let is_full = || ask(address, "HEAD /stream HTTP/1.1").0 == 503;
     assert!(
         (0..50).any(|_| {

@@ -2,6 +2,7 @@
 //! from before the round.
 
 use crate::ident::{NodeId, Nodes, Round};
+use crate::printable::printable;
 use crate::time::Span;
 use crate::wire::RefusalReason;
 
@@ -10,8 +11,10 @@ use crate::wire::RefusalReason;
 pub enum RoundError {
     /// Two nodes expect different rounds.
     #[error(
-        "{round} was abandoned: {one} expects a {one_spec}, {other} a {other_spec}; run the same \
-         training script with the same schedule on all nodes"
+        "{round} was abandoned: {one} expects a {}, {other} a {}; run the same training script with \
+         the same schedule on all nodes",
+        printable(one_spec),
+        printable(other_spec)
     )]
     SpecsDiffer {
         /// The round.

@@ -1,6 +1,7 @@
 //! Compares the settings that all nodes must share. Pure; examines a bounded part of what a peer
 //! sent.
 
+use crate::printable::printable;
 use std::collections::BTreeSet;
 
 /// Bytes of a peer's settings that are examined; also bounds what an error can show.
@@ -32,7 +33,9 @@ impl std::fmt::Display for Difference {
         write!(
             f,
             "{} is {} here, {} there",
-            self.key, self.ours, self.theirs
+            printable(&self.key),
+            printable(&self.ours),
+            printable(&self.theirs)
         )
     }
 }

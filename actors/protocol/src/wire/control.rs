@@ -15,6 +15,7 @@ use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, 
 use crate::machine::Place;
 use crate::membership::settings::SETTINGS_BYTES_MAX;
 use crate::model::ModelSize;
+use crate::printable::printable;
 use crate::published::{Digest, PublicKey, Signature, Signed};
 use crate::sampler::Progress;
 use crate::topology::{RATES_MAX, Rate};
@@ -373,7 +374,8 @@ impl std::fmt::Display for JoinRefusal {
         match self {
             Self::SettingsDiffer { differences } => write!(
                 f,
-                "its settings differ ({differences}); give this node the cluster's settings"
+                "its settings differ ({}); give this node the cluster's settings",
+                printable(differences)
             ),
             Self::ModelsDiffer { cluster, joiner } => write!(
                 f,

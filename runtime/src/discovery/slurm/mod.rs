@@ -3,6 +3,8 @@
 
 mod hostlist;
 
+use crate::printable::printable;
+
 pub use hostlist::{Fault, HOSTS_MAX, HostlistError, LIST_BYTES_MAX, expand};
 
 /// Variables that hold the hosts and the tasks per host: those of the step, else those of the job.
@@ -100,7 +102,8 @@ pub fn names(
 }
 
 fn shown(text: &str) -> String {
-    text.chars().take(SHOWN_MAX).collect()
+    let cut: String = text.chars().take(SHOWN_MAX).collect();
+    printable(&cut).into_owned()
 }
 
 /// Parses the tasks of each host: `2(x3),1` is 2, 2, 2, 1.
