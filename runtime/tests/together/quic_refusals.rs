@@ -221,9 +221,10 @@ async fn who_comes_in_the_name_of_a_known_node_is_refused() {
     let mut one = node(1);
     let mut two = node(2);
     two.0.connect(one.0.local().address, PATIENCE);
-    for events in [&mut one.1, &mut two.1] {
-        assert!(matches!(next(events).await, TransportEvent::PeerUp { .. }));
-    }
+    assert!(matches!(
+        next(&mut two.1).await,
+        TransportEvent::PeerUp { .. }
+    ));
     let impostor = RawPeer::new(&KEY, NodeId(2), two.0.local().incarnation);
     for (bulk, name) in [
         (false, "slowmo"),

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use slowmo::internal::transport::quic::{ClusterKey, ClusterKeys, Identity, IdentityError};
 use slowmo_actors::ports::transport::{DialError, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -28,8 +30,14 @@ fn last() -> ClusterKeys {
     both().retired().unwrap()
 }
 
+/// The identity of a process, whose key pair is the same whatever cluster keys it has.
 fn identity(id: NodeId, keys: &ClusterKeys) -> Identity {
-    Identity::issue_all(keys, id, INCARNATION, None).unwrap()
+    static FIRST: Mutex<BTreeMap<NodeId, Identity>> = Mutex::new(BTreeMap::new());
+    let mut identities = FIRST.lock().unwrap();
+    let earlier = identities
+        .entry(id)
+        .or_insert_with(|| Identity::issue_all(&first(), id, INCARNATION, None).unwrap());
+    Identity::issue_all(keys, id, INCARNATION, Some(earlier)).unwrap()
 }
 
 fn new(id: u64, keys: &ClusterKeys) -> Renewable {
@@ -107,8 +115,7 @@ async fn a_session_loses_nothing_while_the_key_is_rotated() {
     });
     let renewer = two.renewer.clone();
     let renew_two = |keys: &ClusterKeys| {
-        let identity = Identity::issue_all(keys, to, INCARNATION, None).unwrap();
-        renewer.renew(&identity).unwrap();
+        renewer.renew(&identity(to, keys)).unwrap();
     };
     let rotating = async {
         sleep(Duration::from_millis(300)).await;

@@ -25,9 +25,9 @@ const DIALED_WINDOW_BYTES: u32 = 16 << 10;
 /// Unread bytes of a bulk connection of which this node has read no values yet: headers, and the
 /// beginnings of the first streams.
 pub const UNREAD_WINDOW_BYTES: u32 = 2 << 20;
-/// Unread bytes of a connection of a peer of whose host many others are connected; a larger frame
-/// is read in parts.
-const CROWDED_WINDOW_BYTES: u32 = 128 << 10;
+/// Unread bytes of a connection that is not admitted yet, or whose peer is one of many of its host;
+/// a larger frame is read in parts.
+const ACCEPTED_WINDOW_BYTES: u32 = 128 << 10;
 /// Unread bytes of one stream at which its sender waits. A path of 1 Gbit/s and 100 ms holds 12.5
 /// MB.
 pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
@@ -58,18 +58,15 @@ const CONTROL_KEEP_ALIVE_MAX: Duration = Duration::from_millis(300);
 /// Lets a peer open the streams of a bulk connection, with a window for what is not read yet.
 pub(super) fn admit_bulk(connection: &Connection, is_one_of_many: bool) {
     connection.set_max_concurrent_uni_streams(VarInt::from_u32(STREAMS_MAX));
-    let window = if is_one_of_many {
-        CROWDED_WINDOW_BYTES
-    } else {
-        UNREAD_WINDOW_BYTES
-    };
-    connection.set_receive_window(VarInt::from_u32(window));
+    if !is_one_of_many {
+        connection.set_receive_window(VarInt::from_u32(UNREAD_WINDOW_BYTES));
+    }
 }
 
-/// Makes the window of a control connection smaller if many peers of its host are connected.
+/// Gives a control connection its whole window, unless many peers of its host are connected.
 pub(super) fn admit_control(connection: &Connection, is_one_of_many: bool) {
-    if is_one_of_many {
-        connection.set_receive_window(VarInt::from_u32(CROWDED_WINDOW_BYTES));
+    if !is_one_of_many {
+        connection.set_receive_window(VarInt::from_u32(CONTROL_WINDOW_BYTES));
     }
 }
 
@@ -197,11 +194,11 @@ impl Tuning {
         config
     }
 
-    /// Configuration for connections that this node accepts. Their streams and their window grow
-    /// when a peer is admitted for bulk (see [`admit_bulk`]).
+    /// Configuration for connections that this node accepts. Their window, and of bulk connections
+    /// their streams, grow when a peer is admitted (see [`admit_bulk`]).
     pub(super) fn accepted_config(&self) -> TransportConfig {
         let mut config = self.transport_config();
-        config.receive_window(VarInt::from_u32(CONTROL_WINDOW_BYTES));
+        config.receive_window(VarInt::from_u32(ACCEPTED_WINDOW_BYTES));
         config
     }
 
