@@ -11,8 +11,7 @@ use crate::transport::quic::{
 };
 use slowmo_actors::status::StatusBoard;
 use slowmo_protocol::ident::{Incarnation, NodeId};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -243,27 +242,58 @@ pub(crate) async fn follow(mut held: Held, renewer: Renewer, status: Arc<StatusB
 
 /// Reads a file that holds a secret, at most [`CREDENTIAL_BYTES_MAX`].
 fn read_secret(key: &'static str, path: &Path) -> Result<Vec<u8>, SpawnError> {
-    secret_file::read(path, CREDENTIAL_BYTES_MAX).map_err(|error| SpawnError::File {
-        key,
-        path: path.to_owned(),
-        error,
-    })
+    secret_file::read(path, CREDENTIAL_BYTES_MAX).map_err(unread(key, path))
 }
 
-/// Reads a file of certificates, at most [`CREDENTIAL_BYTES_MAX`].
+/// Reads a file of certificates or revocation lists, at most [`CREDENTIAL_BYTES_MAX`].
 fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, SpawnError> {
-    let mut bytes = Vec::new();
-    let read = File::open(path)
-        .and_then(|file| file.take(CREDENTIAL_BYTES_MAX + 1).read_to_end(&mut bytes));
-    let checked = match read {
-        Ok(length) if length as u64 > CREDENTIAL_BYTES_MAX => Err(io::Error::other(
-            "larger than 1 MiB, no key or certificate is",
-        )),
-        other => other,
-    };
-    checked.map(|_| bytes).map_err(|error| SpawnError::File {
-        key,
-        path: path.to_owned(),
-        error,
-    })
+    secret_file::read_public(path, CREDENTIAL_BYTES_MAX).map_err(unread(key, path))
+}
+
+fn unread(key: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SpawnError {
+    let path = path.to_owned();
+    move |error| SpawnError::File { key, path, error }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::fs::{Permissions, set_permissions, write};
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn certificates_that_others_may_change_are_refused_by_the_name_of_their_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, mode: u32| {
+            let path = folder.path().join(name);
+            write(&path, name).unwrap();
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            path
+        };
+        let source = Source::Files {
+            ca: file("ca", 0o644),
+            certificate: file("certificate", 0o644),
+            key: file("key", 0o600),
+            crl: Some(file("crl", 0o644)),
+            cluster_name: None,
+            peer_name: None,
+        };
+        assert_eq!(source.read().unwrap().files.len(), 4);
+        for (name, key) in [
+            ("ca", "tls_ca_file"),
+            ("certificate", "tls_certificate_file"),
+            ("crl", "tls_crl_file"),
+        ] {
+            for mode in [0o664, 0o646] {
+                file(name, mode);
+                let error = source.read().err().unwrap().to_string();
+                assert!(
+                    error.contains(key) && error.contains("other users may change it"),
+                    "{error}"
+                );
+            }
+            file(name, 0o644);
+        }
+    }
 }

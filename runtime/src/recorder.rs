@@ -7,11 +7,12 @@
 //! writing succeeds again.
 
 use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
 use slowmo_actors::ports::recorder::{Dumped, Later, QueueUse, Recorder};
 use slowmo_actors::unix_time::unix_us;
 use slowmo_protocol::time::Instant;
 use slowmo_protocol::trace::{Event, Line, Start};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +31,8 @@ pub const QUEUE_EVENTS_MAX: usize = 4096;
 pub const QUEUE_BYTES_MAX: usize = 256 << 20;
 /// Longest time for which a stopping node waits until its last events are written.
 pub const FLUSH_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Permissions of a new trace: the user's group may read it. The process's mask takes away more.
+const TRACE_MODE: Mode = Mode::RUSR.union(Mode::WUSR).union(Mode::RGRP);
 /// The name of the count of events that were not written. Its bound is 0.
 pub const LOST_EVENTS: &str = "events not recorded";
 
@@ -68,6 +71,22 @@ pub fn file_in(folder: &Path, start: Start) -> PathBuf {
     folder.join(format!("{}-{}.jsonl", start.node.0, start.incarnation.0))
 }
 
+/// Opens a trace file to write behind what it holds; creates it if it is missing. A link is not
+/// followed, and nothing but a file is opened: others may be able to write into the folder.
+fn append_to(path: &Path) -> io::Result<File> {
+    let flags = OFlags::WRONLY
+        | OFlags::CREATE
+        | OFlags::APPEND
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, TRACE_MODE)?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other(format!("{} is no file", path.display())));
+    }
+    Ok(file)
+}
+
 impl FileRecorder {
     /// Opens the file of `start` in the folder `trace`, which is made if it is not there, and keeps
     /// the last events in memory for `flight`, a folder that is created with its first dump.
@@ -78,10 +97,7 @@ impl FileRecorder {
     pub fn of(trace: Option<&Path>, flight: Option<&Path>, start: Start) -> io::Result<Self> {
         let open = |folder: &Path| {
             std::fs::create_dir_all(folder)?;
-            OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(file_in(folder, start))
+            append_to(&file_in(folder, start))
         };
         let file = trace.map(open).transpose()?;
         let (sender, receiver) = sync_channel(QUEUE_EVENTS_MAX);
@@ -274,6 +290,7 @@ impl Writer {
 mod tests {
     use super::*;
     use slowmo_protocol::ident::{Incarnation, NodeId, Step};
+    use std::os::unix::fs::PermissionsExt;
 
     const START: Start = Start {
         node: NodeId(7),
@@ -317,6 +334,22 @@ mod tests {
             })
         );
         assert!(folder.join("7-11.jsonl").exists());
+    }
+
+    #[test]
+    fn a_trace_is_not_written_through_a_link_and_not_shown_to_everybody() {
+        let parent = tempfile::tempdir().unwrap();
+        let victim = parent.path().join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, file_in(parent.path(), START)).unwrap();
+        assert!(FileRecorder::of(Some(parent.path()), None, START).is_err());
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+
+        let folder = parent.path().join("traces");
+        let recorder = FileRecorder::of(Some(&folder), None, START).unwrap();
+        recorder.flush();
+        let found = std::fs::metadata(file_in(&folder, START)).unwrap();
+        assert_eq!(found.permissions().mode() & 0o137, 0);
     }
 
     #[test]
@@ -386,7 +419,7 @@ mod tests {
         });
         writer.tell_what_was_lost(Instant(2));
         assert_eq!((usage.lost.load(Ordering::Relaxed), writer.torn), (2, true));
-        writer.file = Some(OpenOptions::new().append(true).open(&path).unwrap());
+        writer.file = Some(append_to(&path).unwrap());
         writer.write(&Line {
             at: Instant(3),
             event: Event::Over,

@@ -8,16 +8,22 @@ use super::manifest::{Header, Kept, KeptShard, Part, parameters_of};
 use super::name::Name;
 use super::tensor_file::{Hashing, TensorFile};
 use super::trust::{EVERYBODY, Trust};
+use crate::secret_file::is_own;
 use slowmo_protocol::ident::ShardId;
 use slowmo_protocol::view::MEMBERS_MAX;
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Most memory that the manifests of a checkpoint take while it is open, in bytes: a hundred times
 /// what those of 4096 nodes without cursors take. One manifest at a time is read besides.
 const HELD_BYTES_MAX: usize = 1 << 30;
+
+/// Most manifests of other users that are looked at in a checkpoint's folder: those of a few users
+/// whose nodes are a cluster together.
+const OTHERS_LISTED_MAX: usize = 4 * MEMBERS_MAX;
 
 /// A whole checkpoint; see the module.
 #[derive(Clone, Debug)]
@@ -52,13 +58,12 @@ impl Checkpoint {
         let mut files = manifests(folder)?;
         files.sort();
         for (node, file) in files {
-            let mut part = match Part::read_trusted(&file, trust) {
-                // What others add to a folder makes what the cluster wrote no less whole.
-                Err(error @ CheckpointError::NotTrusted { .. }) => {
-                    refused = Some(error);
+            let mut part = match read_part(folder, node, &file, trust)? {
+                Ok(part) => part,
+                Err(left_out) => {
+                    refused = Some(left_out);
                     continue;
                 }
-                read => read?,
             };
             let header = header.get_or_insert_with(|| part.checkpoint.clone());
             if part.node != node || part.checkpoint != *header {
@@ -303,6 +308,44 @@ impl Checkpoint {
     }
 }
 
+/// Reads a manifest. The inner error is that of a file which is left out: what others add to a
+/// folder makes what the cluster wrote no less whole. It counts only if a shard is then missing.
+pub(super) fn read_part(
+    folder: &Path,
+    node: u64,
+    file: &Path,
+    trust: &Trust,
+) -> Result<Result<Part, CheckpointError>, CheckpointError> {
+    let is_of_others =
+        || fs::symlink_metadata(file).is_ok_and(|found| !trust.needs_no_seal(found.uid()));
+    let part = match Part::read_trusted(file, trust) {
+        Ok(part) => part,
+        Err(error @ (CheckpointError::NotTrusted { .. } | CheckpointError::NoFile { .. })) => {
+            return Ok(Err(error));
+        }
+        // Others may forbid this user to read their file.
+        Err(error @ CheckpointError::Io { .. }) if is_of_others() => return Ok(Err(error)),
+        Err(error) => return Err(error),
+    };
+    let holds = part.checkpoint.name();
+    let is_misnamed = own_name(folder) != Some(holds);
+    // Others may copy a manifest that the cluster sealed from another checkpoint, or under another
+    // node's name.
+    if (part.node != node || is_misnamed) && is_of_others() {
+        return Ok(Err(if is_misnamed {
+            CheckpointError::Misnamed {
+                folder: folder.to_owned(),
+                holds,
+            }
+        } else {
+            CheckpointError::Foreign {
+                file: file.to_owned(),
+            }
+        }));
+    }
+    Ok(Ok(part))
+}
+
 /// The checkpoint name given by a folder's name.
 fn own_name(folder: &Path) -> Option<Name> {
     let whole = std::path::absolute(folder).ok()?;
@@ -312,15 +355,28 @@ fn own_name(folder: &Path) -> Option<Name> {
         .and_then(Name::parse)
 }
 
-/// The manifests in a checkpoint's folder with their nodes, in any order; at most as many as a view
-/// has members. Other files in the folder are ignored.
+/// The manifests in a checkpoint's folder with their nodes, in any order; of each user at most as
+/// many as a view has members, and of users other than this one and root at most
+/// [`OTHERS_LISTED_MAX`]: what one adds takes no place of the cluster's own. Other files in the
+/// folder are ignored.
 pub(super) fn manifests(folder: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let mut found = Vec::new();
+    let mut counts = BTreeMap::<Option<u32>, usize>::new();
+    let mut others = 0;
     for entry in fs::read_dir(folder).map_err(CheckpointError::io(folder))? {
         let entry = entry.map_err(CheckpointError::io(folder))?;
-        if let Some(node) = entry.file_name().to_str().and_then(manifest_of)
-            && found.len() < MEMBERS_MAX
-        {
+        let Some(node) = entry.file_name().to_str().and_then(manifest_of) else {
+            continue;
+        };
+        let owner = entry.metadata().ok().map(|found| found.uid());
+        let other = owner.filter(|owner| !is_own(*owner));
+        if other.is_some() && others >= OTHERS_LISTED_MAX {
+            continue;
+        }
+        let count = counts.entry(other).or_default();
+        if *count < MEMBERS_MAX {
+            *count += 1;
+            others += usize::from(other.is_some());
             found.push((node, entry.path()));
         }
     }

@@ -35,6 +35,12 @@ pub enum CheckpointError {
         /// Description of the fault.
         why: String,
     },
+    /// What has the name of a file is a link, a folder or something else.
+    #[error("{file} is torn, or not part of a checkpoint (it is no file)")]
+    NoFile {
+        /// What has the file's name.
+        file: PathBuf,
+    },
     /// A file's content differs from what was written.
     #[error("{file} was altered: the digest of {tensor} does not match")]
     Altered {
@@ -144,7 +150,7 @@ impl CheckpointError {
     }
 
     /// Adds the path to a system error.
-    pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
         move |error| Self::Io {
             path: path.to_owned(),
             error,

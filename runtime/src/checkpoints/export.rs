@@ -2,7 +2,7 @@
 
 use super::checkpoint::Checkpoint;
 use super::error::CheckpointError;
-use super::handles::{Folder, temporary_name};
+use super::handles::{Folder, Readers, temporary_name};
 use super::manifest::{Tensor, unique_names};
 use super::tensor_file::{Planned, TensorWriter};
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ pub fn export(checkpoint: &Checkpoint, to: &Path) -> Result<usize, CheckpointErr
     let folder = Folder::open(to.parent().unwrap_or(Path::new(".")))?;
     let name = to.file_name().unwrap_or_default();
     let temporary = temporary_name(&name.to_string_lossy())?;
-    let file = folder.create_file(&temporary)?;
+    let file = folder.create_file(&temporary, Readers::All)?;
     let written = write(checkpoint, file, &folder.path().join(&temporary)).and_then(|count| {
         folder.rename(&temporary, name)?;
         Ok(count)

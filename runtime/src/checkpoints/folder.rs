@@ -1,7 +1,7 @@
 //! The checkpoint folder of a run: the checkpoints in it, the newest whole one, and those that may
 //! be removed.
 
-use super::checkpoint::{Checkpoint, manifests};
+use super::checkpoint::{Checkpoint, manifests, read_part};
 use super::error::CheckpointError;
 use super::files::{is_of_a_part, manifest_of};
 use super::handles::Folder;
@@ -79,7 +79,7 @@ impl TrustedFolder<'_> {
         let files = manifests(listed).unwrap_or_default();
         files
             .iter()
-            .any(|(_, file)| Part::read_trusted(file, self.trust).is_ok())
+            .any(|(node, file)| matches!(read_part(listed, *node, file, self.trust), Ok(Ok(_))))
     }
 }
 

@@ -16,6 +16,8 @@ const FILE_MODE: Mode = Mode::RUSR
     .union(Mode::WUSR)
     .union(Mode::RGRP)
     .union(Mode::ROTH);
+/// Permissions of new files that are for their owner only.
+const PRIVATE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Permissions of new folders, likewise.
 const FOLDER_MODE: Mode = FILE_MODE
     .union(Mode::XUSR)
@@ -23,6 +25,15 @@ const FOLDER_MODE: Mode = FILE_MODE
     .union(Mode::XOTH);
 /// Random bytes in a temporary name: nobody can guess it and put a link there.
 const RANDOM_BYTES: usize = 8;
+
+/// The users that may read a new file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    /// All users, as far as the process's mask lets them.
+    All,
+    /// Its owner.
+    Owner,
+}
 
 /// An open folder.
 #[derive(Debug)]
@@ -73,14 +84,18 @@ impl Folder {
     }
 
     /// Creates a file that did not exist.
-    pub fn create_file(&self, name: &str) -> Result<File, CheckpointError> {
+    pub fn create_file(&self, name: &str, readers: Readers) -> Result<File, CheckpointError> {
         #[cfg(test)]
         if full::is_full(&self.path, name) {
             return full::file().map_err(CheckpointError::io(&self.path));
         }
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let handle = rustix::fs::openat(&self.handle, name, flags, FILE_MODE);
+        let mode = match readers {
+            Readers::All => FILE_MODE,
+            Readers::Owner => PRIVATE_MODE,
+        };
+        let handle = rustix::fs::openat(&self.handle, name, flags, mode);
         handle
             .map(File::from)
             .map_err(failed(&self.path.join(name)))
@@ -143,7 +158,7 @@ pub fn check_writable(path: &Path) -> Result<(), CheckpointError> {
     let try_out = || {
         let folder = Folder::create(path)?;
         let name = temporary_name("try")?;
-        folder.create_file(&name)?;
+        folder.create_file(&name, Readers::Owner)?;
         folder.remove_file(&name)
     };
     match try_out() {
@@ -158,18 +173,23 @@ pub fn check_writable(path: &Path) -> Result<(), CheckpointError> {
 /// Opens a regular file for reading, and returns its length and the id of its owner. Anything else
 /// of that name is refused: a link may lead to another user's secrets, and opening a pipe would
 /// wait for its writer.
+///
+/// # Errors
+/// [`CheckpointError::NoFile`], or the file cannot be opened.
 pub fn open(path: &Path) -> Result<(File, u64, u32), CheckpointError> {
+    let no_file = || CheckpointError::NoFile {
+        file: path.to_owned(),
+    };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file: File = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(handle) => handle.into(),
-        Err(rustix::io::Errno::LOOP) => {
-            return Err(CheckpointError::torn(path, "it is no file"));
-        }
+        // A link, or a socket.
+        Err(rustix::io::Errno::LOOP | rustix::io::Errno::NXIO) => return Err(no_file()),
         Err(error) => return Err(failed(path)(error)),
     };
     let found = file.metadata().map_err(CheckpointError::io(path))?;
     if !found.is_file() {
-        return Err(CheckpointError::torn(path, "it is no file"));
+        return Err(no_file());
     }
     Ok((file, found.len(), found.uid()))
 }
@@ -183,6 +203,27 @@ pub fn temporary_name(name: &str) -> Result<String, CheckpointError> {
         error: io::Error::other("the operating system gave no random bytes"),
     })?;
     Ok(format!(".{name}.{:016x}.tmp", u64::from_le_bytes(bytes)))
+}
+
+/// Lets `write` fill a new file of another name, which then replaces `name`: readers see all of it
+/// or nothing, and what lies in the folder already is not written to.
+pub fn atomically<T>(
+    folder: &Folder,
+    name: &str,
+    readers: Readers,
+    write: impl FnOnce(File, &Path) -> Result<T, CheckpointError>,
+) -> Result<T, CheckpointError> {
+    let temporary = temporary_name(name)?;
+    let file = folder.create_file(&temporary, readers)?;
+    let written = write(file, &folder.path().join(&temporary)).and_then(|written| {
+        folder.rename(&temporary, name)?;
+        folder.sync().map(|()| written)
+    });
+    if written.is_err() {
+        // The remains do no harm, but take room on a disk that may be full.
+        _ = folder.remove_file(&temporary);
+    }
+    written
 }
 
 fn failed(path: &Path) -> impl FnOnce(rustix::io::Errno) -> CheckpointError + '_ {

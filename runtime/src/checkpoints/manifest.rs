@@ -4,7 +4,7 @@
 use super::error::CheckpointError;
 use super::handles;
 use super::name::Name;
-use super::trust::{EVERYBODY, SEAL_CLOSES, SEAL_OPENS, Trust};
+use super::trust::{EVERYBODY, SEAL_CLOSES, SEAL_DIGITS, SEAL_OPENS, Trust};
 use serde::{Deserialize, Serialize};
 use slowmo_protocol::ident::{Lineage, ShardId};
 use slowmo_protocol::sampler::Progress;
@@ -28,6 +28,13 @@ const DIGEST_OPENS: &[u8] = b"{\"digest\":\"";
 const DIGEST_CLOSES: &[u8] = b"\",";
 /// Hexadecimal digits of a digest.
 const DIGEST_DIGITS: usize = 32;
+/// Bytes of a manifest that show whether it has a seal.
+const HEAD_BYTES: usize = DIGEST_OPENS.len()
+    + DIGEST_DIGITS
+    + DIGEST_CLOSES.len()
+    + SEAL_OPENS.len()
+    + SEAL_DIGITS
+    + SEAL_CLOSES.len();
 /// The safetensors key for notes, which cannot be a tensor's name.
 const NOTES_NAME: &str = "__metadata__";
 /// Longest manifest that is read, in bytes; names and shapes of a model's tensors take most of it,
@@ -273,14 +280,30 @@ impl Part {
     /// As for [`Part::read`], or its writer is not trusted.
     pub(super) fn read_trusted(path: &Path, trust: &Trust) -> Result<Self, CheckpointError> {
         let mut text = Vec::new();
-        let (file, _, owner) = handles::open(path)?;
-        file.take(MANIFEST_BYTES_MAX + 1)
-            .read_to_end(&mut text)
-            .map_err(CheckpointError::io(path))?;
+        let (file, length, owner) = handles::open(path)?;
+        let mut file = file.take(MANIFEST_BYTES_MAX + 1);
+        let mut read_until = |text: &mut Vec<u8>, bytes: u64| {
+            let more = bytes.saturating_sub(text.len() as u64);
+            let read = file.by_ref().take(more).read_to_end(text);
+            read.map_err(CheckpointError::io(path))
+        };
+        let not_trusted = || CheckpointError::NotTrusted {
+            file: path.to_owned(),
+        };
+        if !trust.needs_no_seal(owner) {
+            if length > MANIFEST_BYTES_MAX || !trust.still_reads(owner, path) {
+                return Err(not_trusted());
+            }
+            read_until(&mut text, HEAD_BYTES as u64)?;
+            if !trust.may_be_sealed(behind_digest(&text)) {
+                trust.count_refused(owner, text.len());
+                return Err(not_trusted());
+            }
+        }
+        read_until(&mut text, MANIFEST_BYTES_MAX + 1)?;
         if !trust.believes(behind_digest(&text), owner) {
-            return Err(CheckpointError::NotTrusted {
-                file: path.to_owned(),
-            });
+            trust.count_refused(owner, text.len());
+            return Err(not_trusted());
         }
         if text.len() as u64 > MANIFEST_BYTES_MAX {
             return Err(CheckpointError::torn(path, "longer than any manifest"));

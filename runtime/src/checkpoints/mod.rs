@@ -49,6 +49,7 @@ pub use error::CheckpointError;
 pub use export::export;
 pub use folder::{Listed, TrustedFolder, list, newest_whole, next_run};
 pub use handles::check_writable;
+pub(crate) use handles::{Folder, Readers, atomically};
 pub use manifest::{Ancestor, Header, Kept, KeptShard, Kind, Part, Tensor, unique_names};
 pub use name::Name;
 pub use resumed::{Resumed, warn_of_others};

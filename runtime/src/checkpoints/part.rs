@@ -3,7 +3,7 @@
 
 use super::error::CheckpointError;
 use super::files::{OPTIMIZER, momentum_name, values_name};
-use super::handles::{Folder, temporary_name};
+use super::handles::{Folder, Readers, atomically};
 use super::manifest::{Ancestor, FORMAT, Header, Kept, KeptShard, Part, parameters_of};
 use super::tensor_file::{Planned, TensorWriter};
 use super::trust::Trust;
@@ -12,7 +12,6 @@ use slowmo_actors::ports::store::Snapshot;
 use slowmo_actors::unix_time::unix_us;
 use slowmo_protocol::trace::Start;
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
@@ -91,21 +90,31 @@ fn try_write(
         checkpoint: header.clone(),
     };
     let mut written = (Vec::new(), None);
-    let bytes = atomically(folder, &format!("{name}.safetensors"), |file, path| {
-        let planned = plan(header, snapshot);
-        let mut writer = TensorWriter::create(file, path, planned, HashMap::new())?;
-        written = write_tensors(&mut writer, header, snapshot)?;
-        writer.finish()
-    })?;
+    let bytes = atomically(
+        folder,
+        &format!("{name}.safetensors"),
+        Readers::All,
+        |file, path| {
+            let planned = plan(header, snapshot);
+            let mut writer = TensorWriter::create(file, path, planned, HashMap::new())?;
+            written = write_tensors(&mut writer, header, snapshot)?;
+            writer.finish()
+        },
+    )?;
     let part = part(bytes, written);
-    atomically(folder, &format!("{name}.json"), |mut file, path| {
-        let text = part
-            .sealed_text(&trust)
-            .map_err(|error| CheckpointError::torn(path, error))?;
-        file.write_all(&text)
-            .and_then(|()| file.sync_all())
-            .map_err(CheckpointError::io(path))
-    })?;
+    atomically(
+        folder,
+        &format!("{name}.json"),
+        Readers::All,
+        |mut file, path| {
+            let text = part
+                .sealed_text(&trust)
+                .map_err(|error| CheckpointError::torn(path, error))?;
+            file.write_all(&text)
+                .and_then(|()| file.sync_all())
+                .map_err(CheckpointError::io(path))
+        },
+    )?;
     // The folder's own entry must be on the disk too, if this part is its first.
     parent.sync()?;
     Ok(part)
@@ -196,24 +205,4 @@ fn zeros(writer: &mut TensorWriter, mut count: usize) -> Result<(), CheckpointEr
         count -= part;
     }
     Ok(())
-}
-
-/// Lets `write` fill a new file of another name, which then replaces `name`: readers see all of it
-/// or nothing, and what lies in the folder already is not written to.
-fn atomically<T>(
-    folder: &Folder,
-    name: &str,
-    write: impl FnOnce(File, &Path) -> Result<T, CheckpointError>,
-) -> Result<T, CheckpointError> {
-    let temporary = temporary_name(name)?;
-    let file = folder.create_file(&temporary)?;
-    let written = write(file, &folder.path().join(&temporary)).and_then(|written| {
-        folder.rename(&temporary, name)?;
-        folder.sync().map(|()| written)
-    });
-    if written.is_err() {
-        // The remains do no harm, but take room on a disk that may be full.
-        _ = folder.remove_file(&temporary);
-    }
-    written
 }

@@ -109,6 +109,16 @@ pub enum ConfigError {
         /// The error of the operating system.
         message: String,
     },
+    /// The file holds a secret, and other users may read or change it.
+    #[error("the configuration file {} holds a secret ({key}), but {fault}", path.display())]
+    FileWithSecret {
+        /// The file.
+        path: PathBuf,
+        /// The key of the secret.
+        key: &'static str,
+        /// What is wrong with the file's mode or owner, and what to do.
+        fault: String,
+    },
     /// The file is not TOML.
     #[error("{} line {line} is not valid TOML: {message}", path.display())]
     FileSyntax {

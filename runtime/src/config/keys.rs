@@ -82,6 +82,11 @@ impl Key {
         }
     }
 
+    /// Whether its value is a secret.
+    pub(super) fn is_secret(&self) -> bool {
+        matches!(self.allowed, Allowed::Secret(_))
+    }
+
     /// Whether its value may change in a running job.
     #[must_use]
     pub fn is_changeable(&self) -> bool {
@@ -110,10 +115,9 @@ impl Key {
     }
 
     fn refusal(&self, text: &str, origin: &Origin) -> ConfigError {
-        let hidden = matches!(self.allowed, Allowed::Secret(_));
         ConfigError::OutOfRange {
             key: self.name,
-            value: if hidden {
+            value: if self.is_secret() {
                 "(hidden)".to_owned()
             } else {
                 text.to_owned()

@@ -4,6 +4,7 @@
 use super::keys::{KEYS, Key};
 use super::{Config, ConfigError, Origin};
 use crate::launcher::{LAUNCHER_VARIABLE, NODES_VARIABLE, SOCKET_VARIABLE};
+use crate::secret_file;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -139,6 +140,9 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
         },
         _ => unreadable(error.to_string()),
     })?;
+    let found = file
+        .metadata()
+        .map_err(|error| unreadable(error.to_string()))?;
     let mut text = String::new();
     let length = file
         .take(CONFIG_FILE_BYTES_MAX + 1)
@@ -149,7 +153,28 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
             "it is larger than {CONFIG_FILE_BYTES_MAX} bytes"
         )));
     }
+    if let Some(fault) = secret_file::fault_of(&found)
+        && let Some(key) = secret_in(&text)
+    {
+        return Err(ConfigError::FileWithSecret {
+            path: path.to_owned(),
+            key,
+            fault,
+        });
+    }
     Ok(text)
+}
+
+/// The first key in a configuration file whose value is a secret. A file that is no TOML has none:
+/// it is refused for that.
+fn secret_in(text: &str) -> Option<&'static str> {
+    let table = DeTable::parse(text).ok()?;
+    let mut names = table.get_ref().keys();
+    names.find_map(|name| {
+        Key::find(name.get_ref())
+            .filter(|key| key.is_secret())
+            .map(|key| key.name)
+    })
 }
 
 fn apply_file(config: &mut Config, path: &Path, text: &str) -> Result<(), ConfigError> {

@@ -3,6 +3,8 @@
 
 use super::keys::{Allowed, markdown_table};
 use super::*;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF";
 
@@ -571,6 +573,44 @@ fn files_that_cannot_be_read_are_typed() {
         sources::read(Path::new("/")),
         Err(ConfigError::FileUnreadable { .. })
     ));
+}
+
+#[test]
+fn a_file_with_a_secret_is_read_by_its_user_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slowmo.toml");
+    let load = |text: &str, mode: u32| {
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        let arguments = ["--slowmo-config".into(), path.clone().into()];
+        load_of(std::iter::empty(), arguments.into_iter())
+    };
+    let secret = format!("tau = 12\ncluster_key = \"{KEY}\"\n");
+    for mode in [0o644, 0o660, 0o604, 0o602] {
+        let error = load(&secret, mode).unwrap_err();
+        assert!(
+            matches!(
+                &error,
+                ConfigError::FileWithSecret {
+                    key: "cluster_key",
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        let told = error.to_string();
+        assert!(
+            told.contains("slowmo.toml") && told.contains("chmod 600") && !told.contains(KEY),
+            "{told}"
+        );
+    }
+    for (text, mode) in [
+        (secret.as_str(), 0o600),
+        (&secret, 0o640),
+        ("tau = 12", 0o666),
+    ] {
+        assert_eq!(load(text, mode).unwrap().tau, 12);
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! The flight recorder: keeps the last events of a node in memory, and writes them to disk when
 //! something went wrong.
 
+use crate::checkpoints::{CheckpointError, Folder, Readers, atomically};
 use slowmo_protocol::trace::Start;
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -75,18 +75,26 @@ impl Flight {
         }
     }
 
-    /// Writes under another name first: readers see either all of it or the previous dump.
+    /// Writes under another name first: readers see either all of it or the previous dump. Nobody
+    /// can guess that name, and links are not followed. Only the node's user may read the file.
     fn write(&self, path: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(&self.folder)?;
-        let aside = path.with_extension("tmp");
-        let mut file = io::BufWriter::new(File::create(&aside)?);
-        self.lines
-            .iter()
-            .try_for_each(|line| file.write_all(line))?;
-        file.into_inner()
-            .map_err(io::IntoInnerError::into_error)?
-            .sync_all()?;
-        std::fs::rename(&aside, path)
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or(io::ErrorKind::InvalidInput)?;
+        let written = Folder::create(&self.folder).and_then(|folder| {
+            atomically(&folder, name, Readers::Owner, |file, path| {
+                let mut file = io::BufWriter::new(file);
+                self.lines
+                    .iter()
+                    .try_for_each(|line| file.write_all(line))
+                    .and_then(|()| file.into_inner().map_err(io::IntoInnerError::into_error))
+                    .and_then(|file| file.sync_all())
+                    .map_err(CheckpointError::io(path))
+            })
+        });
+        written.map_err(|error| match error {
+            CheckpointError::Io { error, .. } => error,
+            other => io::Error::other(other),
+        })
     }
 }
 
@@ -95,6 +103,7 @@ impl Flight {
 mod tests {
     use super::*;
     use slowmo_protocol::ident::{Incarnation, NodeId};
+    use std::os::unix::fs::PermissionsExt;
 
     const START: Start = Start {
         node: NodeId(7),
@@ -114,5 +123,23 @@ mod tests {
         );
         flight.keep(&vec![b'x'; FLIGHT_BYTES_MAX]);
         assert_eq!((flight.lines.len(), flight.bytes), (1, FLIGHT_BYTES_MAX));
+    }
+
+    #[test]
+    fn planted_links_are_not_followed_and_only_the_user_reads_a_dump() {
+        let folder = tempfile::tempdir().unwrap();
+        let victim = folder.path().join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        let path = dump_in(folder.path(), START);
+        for planted in [path.clone(), path.with_extension("tmp")] {
+            std::os::unix::fs::symlink(&victim, planted).unwrap();
+        }
+        let mut flight = Flight::new(folder.path(), START);
+        flight.keep(b"an event\n");
+        flight.dump("test").unwrap();
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+        let found = std::fs::symlink_metadata(&path).unwrap();
+        assert!(found.is_file(), "the dump took the link's place");
+        assert_eq!(found.permissions().mode() & 0o777, 0o600);
     }
 }

@@ -8,7 +8,9 @@ use crate::rotating::{Cluster, NODES, put};
 use slowmo::internal::transport::quic::{Identity, IdentityError};
 use slowmo_actors::ports::transport::{DialError, TransportEvent};
 use slowmo_protocol::ident::{Incarnation, NodeId};
+use std::fs::{Permissions, set_permissions};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -194,7 +196,13 @@ fn no_round_is_lost_while_the_ca_is_exchanged() {
     let years = f64::from(EXPIRY_YEAR - 2025) * 365.0 * 86_400.0;
     assert!(left > 0.0 && left < years * 1.01, "{left}");
 
-    // A broken bundle is told, and changes nothing.
+    // A bundle that others may change is told, and changes nothing.
+    set_permissions(&files[0].ca, Permissions::from_mode(0o666)).unwrap();
+    while cluster.times_told(0, "other users may change it") == 0 {
+        thread::sleep(BETWEEN);
+    }
+
+    // So is a broken one.
     put(&files[0].ca, "no certificate");
     let broken = "cannot be used, those before stay in use";
     while cluster.times_told(0, broken) == 0 {

@@ -289,6 +289,129 @@ fn a_newest_run_that_another_user_planted_is_not_resumed() {
 }
 
 #[test]
+fn what_is_no_file_makes_a_checkpoint_no_less_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), 96, 0, &[1, 2]);
+    symlink(path.join("node-1.json"), path.join("node-0.json")).unwrap();
+    symlink("/no/such", path.join("node-77.json")).unwrap();
+    fs::create_dir(path.join("node-78.json")).unwrap();
+    _ = std::os::unix::net::UnixListener::bind(path.join("node-79.json")).unwrap();
+    let trust = Trust::of(&[KEY]);
+    for trusted in [
+        TrustedFolder::from(folder.path()),
+        TrustedFolder {
+            folder: folder.path(),
+            trust: &trust,
+        },
+    ] {
+        let (found, refused) = newest_whole(trusted).unwrap();
+        assert_eq!(found.unwrap().parts().len(), 2, "{refused:?}");
+    }
+    // A shard is missing now, and the error names what has a manifest's place.
+    fs::remove_file(path.join("node-2.json")).unwrap();
+    let error = Checkpoint::open(&path).unwrap_err();
+    assert!(matches!(error, CheckpointError::NoFile { .. }), "{error}");
+}
+
+/// Runs as root only, which can give files away.
+#[test]
+fn a_sealed_manifest_that_another_user_copied_makes_a_checkpoint_no_less_whole() {
+    let trust = Trust::of(&[KEY]);
+    let (folder, older) = sealed(&trust);
+    let path = folder.path().join(header(144, 0).name().to_string());
+    for node in [1, 2] {
+        let own = Own {
+            trust: trust.clone(),
+            ..own(node)
+        };
+        part::write(&path, &header(144, 0), own, &snapshot(node, 144)).unwrap();
+    }
+    for (from, to) in [
+        (older.clone(), "node-0.json"),
+        (older, "node-1.json.copy"),
+        (path.join("node-2.json"), "node-77.json"),
+    ] {
+        let to = path.join(to);
+        fs::copy(from, &to).unwrap();
+        if std::os::unix::fs::chown(&to, Some(OTHER_USER), None).is_err() {
+            return;
+        }
+    }
+    let trusted = TrustedFolder {
+        folder: folder.path(),
+        trust: &trust,
+    };
+    let (found, refused) = newest_whole(trusted).unwrap();
+    assert_eq!(found.unwrap().folder(), path, "{refused:?}");
+    // Nor does a copy make a run of a folder.
+    let planted = folder.path().join(header(960, 7).name().to_string());
+    fs::create_dir(&planted).unwrap();
+    fs::rename(path.join("node-77.json"), planted.join("node-2.json")).unwrap();
+    assert_eq!(next_run(trusted).unwrap(), 1);
+}
+
+/// Runs as root only, which can give files away.
+#[test]
+fn little_is_read_of_manifests_that_another_user_planted() {
+    use super::super::manifest::MANIFEST_BYTES_MAX;
+    use super::super::trust::REFUSED_BYTES_MAX;
+    const PLANTED: u64 = 40;
+    let trust = Trust::of(&[KEY]);
+    let (folder, of_cluster) = sealed(&trust);
+    let trusted = TrustedFolder {
+        folder: folder.path(),
+        trust: &trust,
+    };
+    let with_seal = [
+        br#"{"digest":""#.as_slice(),
+        &[b'0'; 32],
+        br#"","seal":""#,
+        &[b'0'; 64],
+    ];
+    let with_seal = [&with_seal.concat(), br#"","#.as_slice()].concat();
+    for (begin, read_max) in [
+        (&b"{"[..], PLANTED * 200),
+        (&with_seal, REFUSED_BYTES_MAX + MANIFEST_BYTES_MAX),
+    ] {
+        for node in 100..100 + PLANTED {
+            let planted = of_cluster.with_file_name(format!("node-{node}.json"));
+            fs::write(&planted, begin).unwrap();
+            let file = fs::OpenOptions::new().write(true).open(&planted).unwrap();
+            file.set_len(MANIFEST_BYTES_MAX).unwrap();
+            if std::os::unix::fs::chown(&planted, Some(OTHER_USER), None).is_err() {
+                return;
+            }
+        }
+        let before = trust.refused_bytes();
+        assert!(newest_whole(trusted).unwrap().0.is_some());
+        let read = trust.refused_bytes() - before;
+        assert!(read > 0 && read <= read_max, "{read}");
+    }
+    assert!(!trust.still_reads(OTHER_USER, &of_cluster));
+    assert!(newest_whole(trusted).unwrap().0.is_some(), "its own user's");
+}
+
+#[test]
+fn the_cluster_has_its_place_among_many_planted_manifests() {
+    use super::super::checkpoint::manifests;
+    use slowmo_protocol::view::MEMBERS_MAX;
+    let folder = tempfile::tempdir().unwrap();
+    for node in 0..MEMBERS_MAX + 10 {
+        let planted = folder.path().join(format!("node-{node}.json"));
+        fs::write(&planted, "").unwrap();
+        // As root only; otherwise they are all this user's.
+        _ = std::os::unix::fs::chown(&planted, Some(OTHER_USER), None);
+    }
+    let listed = manifests(folder.path()).unwrap().len();
+    assert_eq!(listed, MEMBERS_MAX, "one user's are bounded");
+    if rustix::process::geteuid().is_root() {
+        fs::write(folder.path().join("node-9999.json"), "").unwrap();
+        let listed = manifests(folder.path()).unwrap();
+        assert!(listed.iter().any(|(node, _)| *node == 9999));
+    }
+}
+
+#[test]
 fn a_manifest_is_bounded_and_a_header_is_held_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), 96, 0, &[1, 2]);
