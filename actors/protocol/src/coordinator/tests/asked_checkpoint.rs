@@ -4,6 +4,7 @@ use super::*;
 use crate::algorithm::{Algorithm, Base, BufferStrategy, Outer, OuterOptimizer, WireType};
 use crate::changeable::SettingValues;
 use crate::checkpoint::Points;
+use crate::coordinator::events::MemberOrder;
 use std::num::NonZeroU64;
 
 const ALL: [u64; 3] = [1, 2, 3];

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::changeable::{ChangedSettings, SettingValues};
+use crate::coordinator::events::MemberOrder;
 use std::num::NonZeroU64;
 
 const ALL: [u64; 3] = [1, 2, 3];
