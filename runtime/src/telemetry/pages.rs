@@ -1,5 +1,5 @@
-//! The open pages of a node: how many there are, and whose. An open page holds its place for as long
-//! as it likes, so one address has only some of them.
+//! The open pages of a node: how many there are, and whose. An open page holds its place for
+//! minutes, so one address has only some of them.
 
 use parking_lot::Mutex;
 use std::net::IpAddr;

@@ -11,8 +11,8 @@ use crate::wire::RefusalReason;
 pub enum RoundError {
     /// Two nodes expect different rounds.
     #[error(
-        "{round} was abandoned: {one} expects a {}, {other} a {}; run the same training script with \
-         the same schedule on all nodes",
+        "{round} was abandoned: {one} expects a {}, {other} a {}; run the same training script \
+         with the same schedule on all nodes",
         printable(one_spec),
         printable(other_spec)
     )]
