@@ -193,6 +193,9 @@ fn a_leader_cut_off_while_it_asks_for_votes_is_admitted_at_once() {
     comes_back(&reach).assert_costs_nothing(&runs);
 }
 
+/// How often a flow is recorded until it shows what it must.
+const RECORDINGS_MAX: usize = 10;
+
 /// One is held before the round and the others go on without it after the grace, while a node is
 /// killed.
 fn assert_closes_without(straggler: u64, round: u64) {
@@ -215,15 +218,17 @@ fn assert_closes_without(straggler: u64, round: u64) {
             without(&IDS, &[killed])
         },
     };
-    let phases = flow.phases();
     // The leader drops the attempt with everybody and begins another one.
     let again = Point {
         round,
         kind: Kind::Attempt,
         nth: IDS.len() - 1,
     };
-    assert!(phases.contains(&(IDS[0], again)), "{phases:?}");
-    flow.assert_costs_nothing(&phases);
+    // Where the machine is busy, the grace may be over before the first attempt begins. Such a run
+    // has no attempt to drop.
+    let mut recorded = (0..RECORDINGS_MAX).map(|_| flow.phases());
+    let phases = recorded.find(|phases| phases.contains(&(IDS[0], again)));
+    flow.assert_costs_nothing(&phases.expect("an attempt that is dropped"));
 }
 
 #[test]
