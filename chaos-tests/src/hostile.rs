@@ -106,11 +106,13 @@ impl Hostile {
                 }
             }
         }
-        Ok(match (is_failure, is_gap) {
-            (true, _) => ExitCode::FAILURE,
-            (false, true) => ExitCode::from(ONLY_KNOWN_GAPS),
-            (false, false) => ExitCode::SUCCESS,
-        })
+        if is_failure {
+            return Ok(ExitCode::FAILURE);
+        }
+        if is_gap {
+            return Ok(ExitCode::from(ONLY_KNOWN_GAPS));
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }
 

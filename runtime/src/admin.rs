@@ -491,7 +491,7 @@ mod tests {
         assert!(others.iter().all(|user| !may_ask(*user)));
     }
 
-    /// What a connection to an endpoint is told that serves these users.
+    /// The answer that a connection gets from an endpoint which serves these users.
     async fn told(path: &Path, may_ask: fn(u32) -> bool) -> String {
         let listener = bind(path).unwrap();
         listener.set_nonblocking(true).unwrap();

@@ -35,10 +35,10 @@ pub enum CheckpointError {
         /// Description of the fault.
         why: String,
     },
-    /// What has the name of a file is a link, a folder or something else.
+    /// A link, a folder or something else has the name of a file.
     #[error("{file} is torn, or not part of a checkpoint (it is no file)")]
     NoFile {
-        /// What has the file's name.
+        /// Its path.
         file: PathBuf,
     },
     /// A file's content differs from what was written.

@@ -7,7 +7,8 @@
 //! its own user, so that checkpoints of an earlier key, or of a launch with a key of its own, can
 //! be resumed. Without a cluster key (certificates of an operator's CA, or a single node) it
 //! believes those of its own user and of root only. Manifests name values by SHA-256, so whoever
-//! cannot write a manifest cannot change values either.
+//! cannot write a manifest cannot change values either. Those of the format before name them by
+//! XXH3, which shows damage only.
 //!
 //! A seal covers the whole manifest, so a planted one is read before it is refused: of each other
 //! user at most `REFUSED_BYTES_MAX`. One that does not begin as a sealed one is refused by its first
@@ -45,7 +46,7 @@ pub struct Trust {
     everybody: bool,
 }
 
-/// What was read of manifests that were refused.
+/// The bytes read of manifests that were refused.
 #[derive(Debug, Default)]
 struct Refused {
     /// Bytes by the id of the user that owns the manifests.
@@ -76,7 +77,7 @@ impl Trust {
             .iter()
             .map(|key| hmac::Key::new(hmac::HMAC_SHA256, key))
             .collect();
-        // What was refused may be sealed with one of them.
+        // Refused manifests may be sealed with one of the new keys.
         *self.refused.lock() = Refused::default();
     }
 

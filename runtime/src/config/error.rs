@@ -116,7 +116,7 @@ pub enum ConfigError {
         path: PathBuf,
         /// The key of the secret.
         key: &'static str,
-        /// What is wrong with the file's mode or owner, and what to do.
+        /// The fault of the file's mode or owner, and what to do.
         fault: String,
     },
     /// The file is not TOML.

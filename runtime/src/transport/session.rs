@@ -95,7 +95,8 @@ impl Session {
     pub(super) fn new(
         peer: PeerIdentity,
         events: mpsc::Sender<TransportEvent>,
-        (host_inbox, is_one_of_many): (Arc<Semaphore>, bool),
+        host_inbox: Arc<Semaphore>,
+        is_one_of_many: bool,
     ) -> Self {
         Self {
             peer,
@@ -281,7 +282,7 @@ mod tests {
             host: None,
             key: None,
         };
-        let session = Arc::new(Session::new(peer, events.clone(), (host_inbox(), false)));
+        let session = Arc::new(Session::new(peer, events.clone(), host_inbox(), false));
         session.started.set(true);
         session
     }

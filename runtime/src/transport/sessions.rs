@@ -136,8 +136,10 @@ impl<L: Clone + Send + 'static> Sessions<L> {
         if predecessor.is_none() && table.is_full_for(peer) {
             return Err(AdmitError::TooMany);
         }
-        let room = table.room_for(peer);
-        let session = Arc::new(Session::new(peer, self.events.clone(), room));
+        let host_inbox = table.host_inbox_of(peer);
+        let is_one_of_many = table.others_of_its_host(peer).count() >= FULL_SESSIONS_OF_ONE_HOST;
+        let session = Session::new(peer, self.events.clone(), host_inbox, is_one_of_many);
+        let session = Arc::new(session);
         let mut entry = Entry {
             session: session.clone(),
             outgoing: None,
@@ -398,15 +400,16 @@ impl<L> Table<L> {
         sessions.filter(move |other| host.is_some() && other.peer.host.map(network_of) == host)
     }
 
-    /// The room that a new session shares with those of its peer's host, and whether they are many.
-    fn room_for(&self, peer: PeerIdentity) -> (Arc<Semaphore>, bool) {
-        let others = self.of_same_host(peer);
-        let others: Vec<_> = others
-            .filter(|session| session.peer.node != peer.node)
-            .collect();
-        let shared = others.first().map(|session| session.host_inbox());
-        let is_one_of_many = others.len() >= FULL_SESSIONS_OF_ONE_HOST;
-        (shared.unwrap_or_else(host_inbox), is_one_of_many)
+    /// The sessions with other nodes of this peer's host.
+    fn others_of_its_host(&self, peer: PeerIdentity) -> impl Iterator<Item = &Arc<Session>> {
+        let of_host = self.of_same_host(peer);
+        of_host.filter(move |session| session.peer.node != peer.node)
+    }
+
+    /// The room that a new session shares with the others of its peer's host.
+    fn host_inbox_of(&self, peer: PeerIdentity) -> Arc<Semaphore> {
+        let other = self.others_of_its_host(peer).next();
+        other.map_or_else(host_inbox, |session| session.host_inbox())
     }
 }
 

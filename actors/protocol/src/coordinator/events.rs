@@ -212,7 +212,7 @@ pub enum Effect {
     Ordered(NodeId, MemberOrder),
 }
 
-/// What any member may order of all nodes.
+/// An order that any member may give to all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberOrder {
     /// A checkpoint beside the schedule.

@@ -51,7 +51,8 @@ impl Coordinator {
     pub(super) fn note_settings_asked(
         &mut self,
         by: NodeId,
-        (number, values): (u32, SettingValues),
+        number: u32,
+        values: SettingValues,
         out: &mut Outbox<Effect>,
     ) {
         let current = self.changed_settings().number;
@@ -66,7 +67,8 @@ impl Coordinator {
             asked.heard = SettingValues::default();
         }
         let heard = values.or(asked.heard);
-        let is_news = std::mem::replace(&mut asked.heard, heard) != heard;
+        let is_news = heard != asked.heard;
+        asked.heard = heard;
         if is_news && by != self.me() {
             out.push(Effect::Ordered(by, MemberOrder::Settings(values)));
         }
@@ -114,7 +116,7 @@ impl Coordinator {
             return;
         }
         let number = self.changed_settings().number;
-        self.note_settings_asked(self.me(), (number, values), out);
+        self.note_settings_asked(self.me(), number, values, out);
         self.broadcast(members, &Message::AskSettings { number, values }, out);
     }
 }

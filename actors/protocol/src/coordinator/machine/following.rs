@@ -185,7 +185,7 @@ impl Coordinator {
             Message::GoesOn => self.hear_training_goes_on(header.sender, out),
             Message::AskCheckpoint => self.note_checkpoint_asked(header.sender, out),
             Message::AskSettings { number, values } => {
-                self.note_settings_asked(header.sender, (number, values), out)
+                self.note_settings_asked(header.sender, number, values, out)
             }
             // The sender may not say this: it does not lead this term, or does not vote.
             Message::Attempt(_)
