@@ -19,7 +19,7 @@ use crate::status::StatusBoard;
 use parking_lot::Mutex;
 use ractor::ActorRef;
 use slowmo_protocol::algorithm::Algorithm;
-use slowmo_protocol::ident::Lineage;
+use slowmo_protocol::ident::{GroupId, Lineage};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::node::{Mail, ToMembership};
 use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
@@ -46,6 +46,8 @@ pub struct NodeSettings {
     pub replicas: usize,
     /// Number of workers of the node.
     pub workers: usize,
+    /// Group of nodes with fast links among them.
+    pub group: GroupId,
     /// Number of nodes of the bootstrap view.
     pub min_nodes: usize,
     /// Most members that the cluster may have.

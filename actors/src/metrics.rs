@@ -115,8 +115,10 @@ pub fn round_name(kind: RoundKind) -> &'static str {
 
 fn bulk_name(content: &Bulk) -> &'static str {
     match content {
-        Bulk::Contribution(_) => "contribution",
+        Bulk::Contribution(_) | Bulk::Relayed(_) => "contribution",
+        Bulk::Partial(_) => "group_sum",
         Bulk::Parameters | Bulk::Update(_) => "parameters",
+        Bulk::Forwarded { .. } => "forwarded",
         Bulk::State => "state",
         Bulk::Buffers => "buffers",
         Bulk::Gossip { .. } => "gossip",

@@ -530,7 +530,7 @@ fn note(status: &mut NodeStatus, what: String) {
 mod tests {
     use super::*;
     use slowmo_protocol::coordinator::{RoundKind, RoundSpec};
-    use slowmo_protocol::ident::Incarnation;
+    use slowmo_protocol::ident::{GroupId, Incarnation};
     use slowmo_protocol::published::PublicKey;
     use slowmo_protocol::view::View;
 
@@ -541,6 +541,7 @@ mod tests {
             incarnation: Incarnation(*start),
             address,
             devices: 1,
+            group: GroupId::default(),
             key: PublicKey::default(),
         };
         let spec = RoundSpec {

@@ -26,6 +26,7 @@ fn expected(bug: Bug) -> (&'static str, u64) {
         Bug::MixedTwice => ("push_sum_mass", 1),
         Bug::EscrowNotReclaimed => ("push_sum_mass", 1),
         Bug::UnboundedEscrow => ("push_sum_mass", 1),
+        Bug::SumsTooEarly => ("momentum_matches", 1),
         // Those are not looked for here: the model finds them, by the properties that `model` and
         // `model_schedules` name.
         Bug::AttemptAfterAccept

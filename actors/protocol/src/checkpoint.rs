@@ -185,7 +185,7 @@ pub fn written_by(node: NodeId, view: &View, elements: usize, replicas: usize) -
 mod tests {
     use super::*;
     use crate::algorithm::{BufferStrategy, Gossip, Outer, OuterOptimizer, WireType};
-    use crate::ident::{Epoch, Incarnation};
+    use crate::ident::{Epoch, GroupId, Incarnation};
     use crate::published::PublicKey;
     use crate::view::Member;
 
@@ -369,6 +369,7 @@ mod tests {
             incarnation: Incarnation(1),
             address,
             devices: 1,
+            group: GroupId::default(),
             key: PublicKey::default(),
         };
         let view = View::new(Epoch(1), (3..8).map(member).collect()).unwrap();

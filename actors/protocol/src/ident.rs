@@ -35,6 +35,11 @@ counter!(
     ClusterId(u64), "cluster"
 );
 counter!(
+    /// A group of nodes with fast links among them, such as a site or a rack: a number made from
+    /// its name. 0 is the group of all nodes without a name.
+    GroupId(u32), "group"
+);
+counter!(
     /// Counts the views of a lineage; the bootstrap view is epoch 1.
     Epoch(u64), "epoch"
 );

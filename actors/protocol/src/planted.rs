@@ -29,6 +29,8 @@ pub enum Bug {
     UnboundedEscrow,
     /// Streams lost with a connection that was re-established go unnoticed.
     LostStreamsUnnoticed,
+    /// A relay sums up before all contributions of its group are there.
+    SumsTooEarly,
     /// A leader makes another attempt after it asked for votes under the same term.
     AttemptAfterAccept,
     /// A leader asks for votes while one receiver is not ready yet.
@@ -46,7 +48,7 @@ pub enum Bug {
 }
 
 /// Bugs that the simulation finds.
-pub const BUGS: [Bug; 11] = [
+pub const BUGS: [Bug; 12] = [
     Bug::DecideWithoutQuorum,
     Bug::MomentumNotHandedOver,
     Bug::FreshDonor,
@@ -58,6 +60,7 @@ pub const BUGS: [Bug; 11] = [
     Bug::EscrowNotReclaimed,
     Bug::UnboundedEscrow,
     Bug::LostStreamsUnnoticed,
+    Bug::SumsTooEarly,
 ];
 
 /// Bugs that need an order of events too rare in the simulation: the model of rounds finds them.

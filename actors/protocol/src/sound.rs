@@ -25,6 +25,8 @@ pub const GOSSIP_MAX: f32 = 16.0 * SENT_MAX;
 /// Largest magnitude of a value in a contribution, to which a node adds the messages of all other
 /// members that have arrived: 2⁹⁶. The sum of [`MEMBERS_MAX`] contributions is below 2¹⁰⁸.
 pub const CONTRIBUTION_MAX: f32 = MEMBERS_MAX as f32 * GOSSIP_MAX;
+/// Largest magnitude of a value in a sum of contributions, as a relay sends it: 2¹⁰⁸.
+pub const SUM_MAX: f32 = MEMBERS_MAX as f32 * CONTRIBUTION_MAX;
 
 /// Largest push-sum weight of one node: the weights of all members sum up to their number.
 pub const WEIGHT_MAX: f64 = MEMBERS_MAX as f64;

@@ -5,7 +5,7 @@
 //! holders of shards are placed on slots, so that few shards move. Only the next view of an outcome
 //! ([`View::succeeded_by`]) reassigns slots.
 
-use crate::ident::{Epoch, Incarnation, NodeId};
+use crate::ident::{Epoch, GroupId, Incarnation, NodeId};
 use crate::published::PublicKey;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -25,6 +25,8 @@ pub struct Member {
     pub address: SocketAddr,
     /// Number of its workers.
     pub devices: u16,
+    /// Its group: sums and new values cross between groups once for each shard.
+    pub group: GroupId,
     /// Key that signs what it publishes.
     pub key: PublicKey,
 }
@@ -235,6 +237,7 @@ pub(crate) mod tests {
             incarnation: Incarnation(1),
             address,
             devices: 1,
+            group: GroupId::default(),
             key: PublicKey::default(),
         };
         View::new(Epoch::BOOTSTRAP, ids.iter().map(member).collect()).unwrap()
@@ -248,6 +251,7 @@ pub(crate) mod tests {
             incarnation: Incarnation(1),
             address,
             devices: 1,
+            group: GroupId::default(),
             key: PublicKey::default(),
         };
         assert_eq!(View::new(Epoch(1), vec![]), Err(ViewError::Empty));

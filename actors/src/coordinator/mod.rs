@@ -11,8 +11,10 @@
 //! node holds `M·(1 + R)/W` bytes of anchors and as many of momentum.
 
 mod disagreement;
+mod group_sum;
 mod keeping;
 mod movements;
+mod outlets;
 mod recording;
 mod reduce;
 mod shards;
@@ -22,7 +24,7 @@ mod tests;
 mod transfer;
 
 pub use keeping::AppliedRound;
-pub use reduce::PUBLISH_WINDOW_CHUNKS;
+pub use outlets::PUBLISH_WINDOW_CHUNKS;
 pub use transfer::CONNECT_WAIT_MAX;
 
 use crate::buffers::ChunkedBuffer;
@@ -255,12 +257,18 @@ impl CoordinatorState {
             RoundsEffect::Send { to, frame } => self.send(to, frame),
             RoundsEffect::Tell(mail) => self.context.actors.tell(mail),
             RoundsEffect::Open(plan) => self.open(plan),
-            RoundsEffect::Contribute(plan, owner) => {
+            RoundsEffect::Contribute(plan, to, way) => {
                 if let (Some(movements), Some(own)) = (
                     self.movements.get_mut(&plan.attempt),
                     self.part.contribution(),
                 ) {
-                    movements.contribute(own, owner);
+                    movements.contribute(own, to, way);
+                }
+            }
+            RoundsEffect::Sum(sum) => {
+                let own = self.part.contribution().map(|own| &*own);
+                if let Some(movements) = self.movements.get_mut(&sum.plan.attempt) {
+                    movements.sum(*sum, own);
                 }
             }
             RoundsEffect::Publish(_) => self.publishes_since = self.context.clock.now(),

@@ -1,6 +1,8 @@
 //! The data movements of one attempt: tasks that send, receive and average, and report to the
 //! coordinator.
 
+use super::group_sum;
+use super::outlets::Outlets;
 use super::reduce::{self, OwnContribution, Work};
 use super::transfer::{self, Broken, Owner, StateCut};
 use crate::buffers::Frozen;
@@ -11,9 +13,9 @@ use crate::metrics::round_name;
 use crate::ports::transport::BulkError;
 use ractor::ActorRef;
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{Plan, Publication, Voter};
+use slowmo_protocol::coordinator::{Plan, Publication, Voter, Way};
 use slowmo_protocol::ident::{NodeId, ShardId};
-use slowmo_protocol::node::{Moved, Reduction, ToRounds};
+use slowmo_protocol::node::{GroupSum, Moved, Reduction, ToRounds};
 use slowmo_protocol::view::View;
 use slowmo_protocol::wire::{Bulk, ContributionHeader};
 use std::future::Future;
@@ -66,18 +68,22 @@ impl Movements {
         }
     }
 
-    /// Streams the contribution to an owner's shards.
-    pub fn contribute(&mut self, own: &FrozenContribution, owner: NodeId) {
-        let shards = ranges(&self.plan, owner);
+    /// Streams the contribution to an owner, or to the relay of this node's group.
+    pub fn contribute(&mut self, own: &FrozenContribution, to: NodeId, way: Way) {
+        let shards = ranges(&self.plan, self.plan.sent_to(to, way));
         let wire = own
             .encoder
             .as_ref()
             .map_or(WireType::Float32, |encoder| encoder.wire());
-        let content = Bulk::Contribution(ContributionHeader {
+        let header = ContributionHeader {
             spec: self.plan.spec,
             weight: own.weight,
             wire,
-        });
+        };
+        let content = match way {
+            Way::Owner => Bulk::Contribution(header),
+            Way::Relay => Bulk::Relayed(header),
+        };
         let context = Arc::clone(&self.context);
         let frozen = own.frozen.clone();
         let encoder = own.encoder.clone();
@@ -85,22 +91,36 @@ impl Movements {
         let work = async move {
             match encoder {
                 Some(encoder) => {
-                    transfer::contribute(&context, place, owner, content, &shards, |range| {
+                    transfer::contribute(&context, place, to, content, &shards, |range| {
                         encoder.chunk(&range)
                     })
                     .await
                 }
                 None => {
-                    transfer::contribute(&context, place, owner, content, &shards, |range| {
+                    transfer::contribute(&context, place, to, content, &shards, |range| {
                         frozen.bytes(range)
                     })
                     .await
                 }
             }
         };
-        let span = tracing::debug_span!(parent: &self.span, "contribute", to = %owner);
+        let span = tracing::debug_span!(parent: &self.span, "contribute", %to);
         self.spawn(span, async move {
-            work.await.err().map(|error| broken(owner, &error))
+            work.await.err().map(|error| broken(to, &error))
+        });
+    }
+
+    /// Sums up the contributions of this node's group for the owners of other groups.
+    pub fn sum(&mut self, sum: GroupSum<Buffers>, own: Option<&FrozenContribution>) {
+        let own = own.map(OwnContribution::of);
+        let context = Arc::clone(&self.context);
+        let coding = self.coding.clone();
+        let span = tracing::debug_span!(parent: &self.span, "sum");
+        self.spawn(span, async move {
+            group_sum::sum(context, sum, coding, own)
+                .await
+                .err()
+                .map(Moved::from)
         });
     }
 
@@ -162,11 +182,7 @@ impl Movements {
         own: Option<&FrozenContribution>,
         parameters: usize,
     ) {
-        let own = own.map(|own| OwnContribution {
-            weight: own.weight,
-            frozen: own.frozen.clone(),
-            encoder: own.encoder.clone(),
-        });
+        let own = own.map(OwnContribution::of);
         let parameters = if self.coding.is_some() {
             self.model_parameters
         } else {
@@ -227,10 +243,15 @@ impl Movements {
                 });
             }
             _ => {
-                let ranges = ranges(&self.plan, from);
+                let of = match arrived.content {
+                    Bulk::Forwarded { owner, .. } => owner,
+                    _ => from,
+                };
+                let ranges = ranges(&self.plan, self.plan.owned_by(of));
                 let coding = self.coding.clone();
                 let most = self.plan.spec.carries_parameters().then_some(f32::MAX);
-                let member = self.view.as_ref().and_then(|view| view.member(from));
+                let member = self.view.as_ref().and_then(|view| view.member(of));
+                let passed_on = Outlets::passing_on(&context, &self.plan, of, coding.as_ref());
                 let owner = member.map(|member| Owner {
                     attempt: self.plan.attempt,
                     start: Voter::from(member),
@@ -244,11 +265,12 @@ impl Movements {
                         &ranges,
                         (coding.as_ref(), most),
                         owner,
+                        &passed_on,
                     )
                     .await;
                     Some(received.map_or_else(
                         |error| Broken::reading(from, &error).into(),
-                        |(values, signed)| Moved::Parameters(from, values, signed),
+                        |(values, signed)| Moved::Parameters(of, values, signed),
                     ))
                 });
             }
@@ -283,9 +305,9 @@ impl Movements {
     }
 }
 
-/// The element ranges of the shards that `owner` averages.
-fn ranges(plan: &Plan, owner: NodeId) -> Vec<Range<usize>> {
-    plan.owned_by(owner)
+/// The element ranges of shards.
+fn ranges(plan: &Plan, shards: Vec<ShardId>) -> Vec<Range<usize>> {
+    shards
         .into_iter()
         .map(|shard| plan.layout.range(shard))
         .collect()

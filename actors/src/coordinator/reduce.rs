@@ -3,31 +3,27 @@
 //! sending overlap and memory stays within a window of chunks.
 
 use super::keeping::restore;
+use super::outlets::Outlets;
 use super::signing;
-use super::transfer::{Broken, open};
+use super::transfer::Broken;
 use crate::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Frozen, VALUE_BYTES, chunks};
 use crate::context::NodeContext;
-use crate::data::{Arrived, Buffers, Coding, Encoder, Left, ShardState, Sum, Update, check};
-use crate::ports::transport::BulkError;
+use crate::data::{
+    Arrived, Buffers, Coding, Encoder, FrozenContribution, Left, ShardState, Sum, Update, check,
+};
 use bytes::Bytes;
 use slowmo_protocol::algorithm::{Base, WireType};
 use slowmo_protocol::coordinator::{Plan, Publication, RoundKind};
 use slowmo_protocol::ident::{NodeId, ShardId};
-use slowmo_protocol::machine::Place;
 use slowmo_protocol::mean;
 use slowmo_protocol::node::{Reduced, Reduction};
 use slowmo_protocol::outer::{OuterStep, Piece};
 use slowmo_protocol::published::{Hasher, SIGNATURE_BYTES};
-use slowmo_protocol::sound::{CONTRIBUTION_MAX, Unsound, first_beyond};
+use slowmo_protocol::sound::{CONTRIBUTION_MAX, SUM_MAX, Unsound, first_beyond};
 use slowmo_protocol::wire::{Bulk, ContributionHeader};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use tokio::sync::mpsc;
-
-/// Most chunks that may wait for one receiver of published values before the reduction waits for
-/// it.
-pub const PUBLISH_WINDOW_CHUNKS: usize = 16;
 
 /// Inputs of the reduction of one round.
 pub struct Work {
@@ -54,30 +50,25 @@ pub struct OwnContribution {
     pub encoder: Option<Arc<Encoder>>,
 }
 
+impl OwnContribution {
+    /// The part of a contribution that is summed up.
+    pub fn of(own: &FrozenContribution) -> Self {
+        Self {
+            weight: own.weight,
+            frozen: own.frozen.clone(),
+            encoder: own.encoder.clone(),
+        }
+    }
+}
+
 /// One contributor's values, read in step with the others.
 pub enum Source {
     /// This node's contribution.
     Own(OwnContribution),
     /// Another node's contribution.
     Stream(NodeId, Arrived),
-}
-
-/// Item published to one receiver.
-enum Published {
-    /// The next chunk.
-    Chunk(Bytes),
-    /// The stream is complete with these bytes: the signature of parameters. If the queue ends
-    /// without this item, the stream is reset, so that the receiver does not mistake a part for the
-    /// whole.
-    End(Bytes),
-}
-
-/// Queue of published chunks to one receiver; `shards` limits it to these shards.
-struct Outlet {
-    shards: Option<BTreeSet<ShardId>>,
-    /// Whether chunks are sent as differences, to a receiver that has the reference.
-    encoded: bool,
-    queue: mpsc::Sender<Published>,
+    /// The sum of another group's contributions, from its relay: float32.
+    Sum(NodeId, Arrived),
 }
 
 /// State of a reduction that publishes.
@@ -89,8 +80,11 @@ struct Publishing {
     coding: Option<Coding>,
     encoder: Option<Arc<Encoder>>,
     weight: f64,
-    parameter_outlets: Vec<Outlet>,
-    momentum_outlets: Vec<Outlet>,
+    /// The participants, which have the reference: they get differences in an encoded round.
+    differences: Outlets,
+    /// Those that get float32: everybody, or in an encoded round the joining nodes.
+    whole: Outlets,
+    momenta: Outlets,
 }
 
 /// Runs the reduction.
@@ -109,27 +103,16 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
         states,
     } = reduction;
     let encoder = own.as_ref().and_then(|own| own.encoder.clone());
-    if own.is_some() && encoder.is_some() != coding.is_some() {
-        tracing::error!(
-            round = plan.attempt.round.0,
-            "this node's contribution is not encoded as its round is"
-        );
-        return Err(Broken::Stream(plan.me));
-    }
-    let expected = Expected {
-        wire: wire_of(coding.as_ref()),
-        unit_weights: !matches!(context.settings.algorithm.base, Base::Sgp(_))
-            || !plan.spec.carries_parameters(),
-    };
-    let (sources, weight) = gather(plan.me, own, contributions, expected)?;
-    let parameter_outlets = parameter_outlets(&context, &plan, &publication, coding.as_ref());
+    let expected = Expected::of(&context, &plan, coding.as_ref());
+    let (sources, weight) = gather(plan.me, own, contributions, &expected, &plan.sources())?;
+    let (differences, whole) = outlets(&context, &plan, &publication, coding.as_ref());
     let slow = plan.makes_momentum();
     let mut holders = Vec::new();
     if slow {
         let moves = publication.moves_from(plan.me);
         holders.extend(moves.map(|moved| (moved.to, Some(moved.shards.iter().copied().collect()))));
     }
-    let momentum_outlets = publish_to(&context, plan.place, &Bulk::State, holders.into_iter());
+    let momenta = Outlets::of_shards(&context, plan.place, &Bulk::State, holders.into_iter());
     let mut sources = Sources::new(&context, &plan, coding.as_ref(), sources);
     let work = Publishing {
         context,
@@ -139,12 +122,13 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
         coding,
         encoder,
         weight,
-        parameter_outlets,
-        momentum_outlets,
+        differences,
+        whole,
+        momenta,
     };
     let mut part = ChunkedBuffer::default();
     let mut digest = Hasher::default();
-    let mut momenta = Vec::new();
+    let mut states_made = Vec::new();
     let mut left = Left {
         weight: Some(weight),
         owed: ChunkedBuffer::default(),
@@ -154,7 +138,7 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
         if work.plan.restores {
             momentum = restore(&work.context, &work.plan, shard, work.parameters).await?;
             for (_, chunk) in momentum.pieces() {
-                send(&work.momentum_outlets, shard, chunk, None).await;
+                work.momenta.send_shard(shard, &all(chunk)).await;
             }
         }
         for range in chunks(work.plan.layout.range(shard)) {
@@ -165,18 +149,21 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
             work.average(&range, &mut chunk);
             if let Some(next) = work.slow_step(shard, &state, &range, &mut chunk)? {
                 work.check(&range, next.values())?;
-                send(&work.momentum_outlets, shard, &next, None).await;
+                work.momenta.send_shard(shard, &all(&next)).await;
                 momentum.insert(range.start, next);
             }
             let update = work.encode(&range, &mut chunk, &mut left.owed);
             work.check(&range, chunk.values())?;
             let chunk = chunk.freeze();
             digest.update(bytemuck::cast_slice(chunk.values()));
-            send(&work.parameter_outlets, shard, &chunk, update.as_ref()).await;
+            if let Some(update) = &update {
+                work.differences.send(update).await;
+            }
+            work.whole.send(&all(&chunk)).await;
             part.insert(range.start, chunk);
         }
         if slow {
-            momenta.push((
+            states_made.push((
                 shard,
                 ShardState {
                     momentum,
@@ -194,22 +181,13 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
         return Err(Broken::Stream(work.plan.me));
     };
     let signature = Bytes::copy_from_slice(&<[u8; SIGNATURE_BYTES]>::from(signed.signature));
-    let parameters = work
-        .parameter_outlets
-        .iter()
-        .map(|outlet| (outlet, signature.clone()));
-    let momenta_of = work
-        .momentum_outlets
-        .iter()
-        .map(|outlet| (outlet, Bytes::new()));
-    for (outlet, end) in parameters.chain(momenta_of) {
-        // As in `send`, a receiver may be gone.
-        _ = outlet.queue.send(Published::End(end)).await;
-    }
+    work.differences.end(&signature).await;
+    work.whole.end(&signature).await;
+    work.momenta.end(&Bytes::new()).await;
     Ok(Reduced {
         part,
         signed,
-        states: momenta,
+        states: states_made,
         rest: left,
     })
 }
@@ -297,35 +275,27 @@ fn wire_of(coding: Option<&Coding>) -> WireType {
     coding.map_or(WireType::Float32, |coding| coding.wire)
 }
 
-/// Participants have the reference and get differences; joining nodes get float32.
-fn parameter_outlets(
+/// All values of a chunk as they travel in float32.
+fn all(chunk: &Frozen) -> Bytes {
+    chunk.bytes(0..chunk.values().len())
+}
+
+/// The receivers of differences, and those of float32. In an encoded round participants have the
+/// reference and get differences; joining nodes get float32.
+fn outlets(
     context: &Arc<NodeContext>,
     plan: &Plan,
     publication: &Publication,
     coding: Option<&Coding>,
-) -> Vec<Outlet> {
-    let receivers = publication
-        .receivers
-        .iter()
-        .copied()
-        .filter(|node| *node != plan.me);
+) -> (Outlets, Outlets) {
+    let receivers = plan.publishes_to(&publication.receivers).into_iter();
     let (differences, whole): (Vec<NodeId>, Vec<NodeId>) =
         receivers.partition(|node| coding.is_some() && plan.participants.contains(node));
     let update = Bulk::Update(wire_of(coding));
-    let mut outlets = publish_to(
-        context,
-        plan.place,
-        &update,
-        differences.into_iter().map(|node| (node, None)),
-    );
-    outlets.iter_mut().for_each(|outlet| outlet.encoded = true);
-    outlets.extend(publish_to(
-        context,
-        plan.place,
-        &Bulk::Parameters,
-        whole.into_iter().map(|node| (node, None)),
-    ));
-    outlets
+    (
+        Outlets::new(context, plan.place, &update, differences),
+        Outlets::new(context, plan.place, &Bulk::Parameters, whole),
+    )
 }
 
 /// Properties that all contributions of a round have in common.
@@ -337,21 +307,41 @@ pub struct Expected {
     pub unit_weights: bool,
 }
 
-/// All contributions in ascending node id, and the sum of their push-sum weights.
+impl Expected {
+    /// What the contributions of a round must have.
+    pub fn of(context: &NodeContext, plan: &Plan, coding: Option<&Coding>) -> Self {
+        Self {
+            wire: wire_of(coding),
+            unit_weights: !matches!(context.settings.algorithm.base, Base::Sgp(_))
+                || !plan.spec.carries_parameters(),
+        }
+    }
+}
+
+/// All values to sum up, in ascending id of their senders, and the sum of their push-sum weights.
+/// `counts` says of how many contributions a relay sends the sum.
 pub fn gather(
     me: NodeId,
     own: Option<OwnContribution>,
     others: Vec<Arrived>,
-    expected: Expected,
+    expected: &Expected,
+    counts: &BTreeMap<NodeId, usize>,
 ) -> Result<(Vec<Source>, f64), Broken> {
     let mut sources = Vec::with_capacity(others.len() + 1);
     for arrived in others {
         let node = arrived.header.sender;
-        let Bulk::Contribution(ContributionHeader { weight, wire, .. }) = arrived.content else {
-            return Err(Broken::Stream(node));
+        let (header, is_sum) = match &arrived.content {
+            Bulk::Contribution(header) | Bulk::Relayed(header) => (*header, false),
+            Bulk::Partial(header) => (*header, true),
+            _ => return Err(Broken::Stream(node)),
         };
-        if wire != expected.wire {
-            let expected_wire = expected.wire;
+        let ContributionHeader { weight, wire, .. } = header;
+        let expected_wire = if is_sum {
+            WireType::Float32
+        } else {
+            expected.wire
+        };
+        if wire != expected_wire {
             tracing::warn!(
                 %node,
                 ?wire,
@@ -360,12 +350,22 @@ pub fn gather(
             );
             return Err(Broken::Stream(node));
         }
-        if expected.unit_weights && weight != 1.0 {
+        let count = counts.get(&node).map_or(1.0, |count| *count as f64);
+        if expected.unit_weights && weight != count {
             return Err(Broken::Unsound(node, Unsound::Weight(weight)));
         }
-        sources.push((node, weight, Source::Stream(node, arrived)));
+        let source = if is_sum {
+            Source::Sum(node, arrived)
+        } else {
+            Source::Stream(node, arrived)
+        };
+        sources.push((node, weight, source));
     }
     if let Some(own) = own {
+        if own.encoder.is_some() != (expected.wire != WireType::Float32) {
+            tracing::error!("this node's contribution is not encoded as its round is");
+            return Err(Broken::Stream(me));
+        }
         sources.push((me, own.weight, Source::Own(own)));
     }
     sources.sort_by_key(|(node, ..)| *node);
@@ -377,7 +377,7 @@ pub fn gather(
 }
 
 /// The contributors' values, and scratch space for the chunk that is being added to the sum.
-struct Sources {
+pub struct Sources {
     sources: Vec<Source>,
     plain: Buffer,
     encoded: Vec<u8>,
@@ -386,16 +386,18 @@ struct Sources {
 }
 
 impl Sources {
-    fn new(
+    /// Reads `sources` from here on.
+    pub fn new(
         context: &NodeContext,
         plan: &Plan,
         coding: Option<&Coding>,
         sources: Vec<Source>,
     ) -> Self {
-        let plain = if coding.is_some() {
-            0
-        } else {
+        let is_plain = |source: &Source| coding.is_none() || matches!(source, Source::Sum(..));
+        let plain = if sources.iter().any(is_plain) {
             CHUNK_ELEMENTS.min(plan.layout.elements())
+        } else {
+            0
         };
         Self {
             sources,
@@ -407,36 +409,31 @@ impl Sources {
 
     /// Sets `chunk` to `Σ` of the sources' values of `range`, in their order; in an encoded round,
     /// of their differences.
-    async fn sum(
+    pub async fn sum(
         &mut self,
         coding: Option<&Coding>,
         range: &Range<usize>,
         chunk: &mut Buffer,
     ) -> Result<(), Broken> {
         for (index, source) in self.sources.iter_mut().enumerate() {
-            match coding {
-                Some(coding) => {
-                    let sum = Sum {
-                        values: chunk.values_mut(),
-                        first: index == 0,
-                    };
+            let sum = Sum {
+                values: chunk.values_mut(),
+                first: index == 0,
+            };
+            match (coding, &*source) {
+                (Some(coding), Source::Own(_) | Source::Stream(..)) => {
                     add_difference(source, coding, range, sum, &mut self.encoded).await?;
                 }
-                None => {
-                    let sum = Sum {
-                        values: chunk.values_mut(),
-                        first: index == 0,
-                    };
-                    add(source, range, sum, (&mut self.plain, self.most)).await?;
-                }
+                _ => add(source, range, sum, (&mut self.plain, self.most)).await?,
             }
         }
         Ok(())
     }
 
-    async fn end(&mut self) -> Result<(), Broken> {
+    /// Checks that no stream has further values.
+    pub async fn end(&mut self) -> Result<(), Broken> {
         for source in &mut self.sources {
-            if let Source::Stream(node, arrived) = source {
+            if let Source::Stream(node, arrived) | Source::Sum(node, arrived) = source {
                 let ended = arrived.stream.expect_end().await;
                 ended.map_err(|error| Broken::reading(*node, &error.into()))?;
             }
@@ -446,35 +443,42 @@ impl Sources {
 }
 
 /// Adds a source's values of `range` to the sum, and refuses them in the same pass if one is not
-/// finite or beyond `most`.
+/// finite or beyond `most`, the bound of one contribution.
 async fn add(
     source: &mut Source,
     range: &Range<usize>,
     Sum { values, first }: Sum<'_>,
     (scratch, most): (&mut Buffer, Option<f32>),
 ) -> Result<(), Broken> {
-    match source {
-        Source::Own(own) if first => values.copy_from_slice(&own.frozen.values()[range.clone()]),
-        Source::Own(own) => mean::add(values, &own.frozen.values()[range.clone()]),
-        Source::Stream(node, arrived) if first => {
-            read(*node, arrived, bytemuck::cast_slice_mut(values)).await?;
-            if let Some(most) = most {
-                check(values, range.start, most).map_err(|error| Broken::reading(*node, &error))?;
-            }
+    let (node, arrived, most) = match source {
+        Source::Own(own) if first => {
+            values.copy_from_slice(&own.frozen.values()[range.clone()]);
+            return Ok(());
         }
-        Source::Stream(node, arrived) => {
-            let bytes = &mut scratch.bytes_mut()[..range.len() * VALUE_BYTES];
-            read(*node, arrived, bytes).await?;
-            let read = &scratch.values()[..range.len()];
-            let Some(most) = most else {
-                mean::add(values, read);
-                return Ok(());
-            };
-            if !mean::add_within(values, read, most) {
-                let found = check(read, range.start, most);
-                found.map_err(|error| Broken::reading(*node, &error))?;
-            }
+        Source::Own(own) => {
+            mean::add(values, &own.frozen.values()[range.clone()]);
+            return Ok(());
         }
+        Source::Stream(node, arrived) => (*node, arrived, most),
+        Source::Sum(node, arrived) => (*node, arrived, most.map(|_| SUM_MAX)),
+    };
+    if first {
+        read(node, arrived, bytemuck::cast_slice_mut(values)).await?;
+        if let Some(most) = most {
+            check(values, range.start, most).map_err(|error| Broken::reading(node, &error))?;
+        }
+        return Ok(());
+    }
+    let bytes = &mut scratch.bytes_mut()[..range.len() * VALUE_BYTES];
+    read(node, arrived, bytes).await?;
+    let read = &scratch.values()[..range.len()];
+    let Some(most) = most else {
+        mean::add(values, read);
+        return Ok(());
+    };
+    if !mean::add_within(values, read, most) {
+        let found = check(read, range.start, most);
+        found.map_err(|error| Broken::reading(node, &error))?;
     }
     Ok(())
 }
@@ -491,8 +495,8 @@ async fn add_difference(
             encoder: Some(encoder),
             ..
         }) => coding.own_difference(encoder, range, sum),
-        // `run` starts no encoded round without an encoder.
-        Source::Own(_) => {}
+        // `gather` accepts no own contribution without an encoder, and sums are not encoded.
+        Source::Own(_) | Source::Sum(..) => {}
         Source::Stream(node, arrived) => {
             let read = coding
                 .read_difference(&mut *arrived.stream, range, sum, scratch)
@@ -553,74 +557,4 @@ fn slow_step(
         plan.spec.gamma,
     );
     Ok(next.freeze())
-}
-
-/// Opens a stream and a bounded queue to each receiver; the tasks end when their queue is dropped
-/// and drained.
-fn publish_to(
-    context: &Arc<NodeContext>,
-    place: Place,
-    content: &Bulk,
-    receivers: impl Iterator<Item = (NodeId, Option<BTreeSet<ShardId>>)>,
-) -> Vec<Outlet> {
-    receivers
-        .map(|(node, shards)| {
-            let (outlet, queue) = mpsc::channel(PUBLISH_WINDOW_CHUNKS);
-            let context = Arc::clone(context);
-            let content = content.clone();
-            tokio::spawn(async move {
-                if let Err(error) = publish(&context, place, node, content, queue).await {
-                    // The receiver reports what it misses; a receiver that is gone is handled by
-                    // the liveness layer.
-                    tracing::debug!(%node, %error, "publication ended early");
-                }
-            });
-            Outlet {
-                shards,
-                encoded: false,
-                queue: outlet,
-            }
-        })
-        .collect()
-}
-
-async fn publish(
-    context: &NodeContext,
-    place: Place,
-    to: NodeId,
-    content: Bulk,
-    mut queue: mpsc::Receiver<Published>,
-) -> Result<(), BulkError> {
-    let mut stream = open(context, place, to, content).await?;
-    loop {
-        match queue.recv().await {
-            Some(Published::Chunk(chunk)) => stream.send(chunk).await?,
-            Some(Published::End(end)) => {
-                if !end.is_empty() {
-                    stream.send(end).await?;
-                }
-                return stream.finish().await;
-            }
-            None => {
-                stream.reset();
-                return Err(BulkError::Reset);
-            }
-        }
-    }
-}
-
-async fn send(outlets: &[Outlet], shard: ShardId, chunk: &Frozen, encoded: Option<&Bytes>) {
-    for outlet in outlets.iter().filter(|outlet| {
-        outlet
-            .shards
-            .as_ref()
-            .is_none_or(|shards| shards.contains(&shard))
-    }) {
-        let bytes = match encoded {
-            Some(encoded) if outlet.encoded => encoded.clone(),
-            _ => chunk.bytes(0..chunk.values().len()),
-        };
-        // The publication to a receiver that is gone has ended and logged why.
-        _ = outlet.queue.send(Published::Chunk(bytes)).await;
-    }
 }

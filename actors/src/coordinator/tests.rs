@@ -12,7 +12,7 @@ use bytes::Bytes;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Plan, RoundKind, RoundSpec};
 use slowmo_protocol::ident::{
-    ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term,
+    ClusterId, Epoch, GroupId, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term,
 };
 use slowmo_protocol::machine::{Identity, Place};
 use slowmo_protocol::published::PublicKey;
@@ -20,6 +20,7 @@ use slowmo_protocol::shards::{Layout, ShardMap};
 use slowmo_protocol::sound::Unsound;
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{Bulk, ContributionHeader};
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -47,6 +48,7 @@ fn plan() -> Plan {
         incarnation: Incarnation(1),
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
         devices: 1,
+        group: GroupId::default(),
         key: PublicKey::default(),
     };
     let view = View::new(Epoch(1), vec![member(ME), member(OTHER)]).unwrap();
@@ -64,7 +66,7 @@ fn plan() -> Plan {
         spec,
         (vec![ME, OTHER], vec![ME, OTHER]),
         layout,
-        &map,
+        (&view, &map),
     )
 }
 
@@ -136,7 +138,13 @@ fn a_contribution_in_another_encoding_is_a_broken_stream() {
             wire: expected,
             unit_weights: true,
         };
-        let gathered = gather(ME, Some(own), vec![arrived(content)], expected_header);
+        let gathered = gather(
+            ME,
+            Some(own),
+            vec![arrived(content)],
+            &expected_header,
+            &BTreeMap::new(),
+        );
         match gathered {
             Err(broken) => assert_eq!((broken, wire == expected), (Broken::Stream(OTHER), false)),
             Ok((sources, weight)) => assert_eq!((wire, sources.len(), weight), (expected, 2, 2.0)),
@@ -162,7 +170,14 @@ fn a_weight_other_than_one_is_refused_where_nobody_gossips() {
             wire: WireType::Float32,
             unit_weights,
         };
-        let gathered = gather(ME, None, vec![arrived(content)], expected).map(|(_, sum)| sum);
+        let gathered = gather(
+            ME,
+            None,
+            vec![arrived(content)],
+            &expected,
+            &BTreeMap::new(),
+        )
+        .map(|(_, sum)| sum);
         let refused = Broken::Unsound(OTHER, Unsound::Weight(weight));
         assert_eq!(gathered.err(), (!fits).then_some(refused));
     }
@@ -246,10 +261,13 @@ async fn an_update_is_what_its_owner_has_afterwards() {
             .for_each(|(index, value)| *value = (index % 13) as f32);
         let before = chunk.values().to_vec();
         let update = coding.update(&mut chunk, &range);
-        let received = coding
-            .read_update(&mut Whole(update.bytes), &range, &mut coding.scratch())
+        let mut scratch = coding.scratch();
+        let sent = update.bytes.clone();
+        let (received, bytes) = coding
+            .read_update(&mut Whole(update.bytes), &range, &mut scratch)
             .await
             .unwrap();
+        assert_eq!(bytes, &sent[..], "what a relay passes on");
         assert_eq!(received.values(), chunk.values());
         for (index, dropped) in update.dropped.values().iter().enumerate() {
             assert!((before[index] - chunk.values()[index] - dropped).abs() < 1e-6);

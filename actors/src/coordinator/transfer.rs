@@ -1,6 +1,7 @@
 //! The plain data movements of a round: sends the frozen contribution to the owners, receives the
 //! owners' publications, and moves state to other holders.
 
+use super::outlets::Outlets;
 use super::signing::is_signed;
 use crate::buffers::{ChunkedBuffer, chunks};
 use crate::context::NodeContext;
@@ -122,15 +123,21 @@ pub struct Owner {
 
 /// Receives the new values of consecutive element ranges from an owner's publication, encoded as
 /// `coding` says, or as float32 without it, and the owner's signature behind them. All must be
-/// finite, unless they are gradients.
+/// finite, unless they are gradients. What comes is passed on to `passed_on` as it comes, the
+/// signature only if it is the owner's.
 pub async fn receive_parameters(
     context: &NodeContext,
     mut arrived: Arrived,
     ranges: &[Range<usize>],
     (coding, most): (Option<&Coding>, Option<f32>),
     owner: Option<Owner>,
+    passed_on: &Outlets,
 ) -> Result<(ChunkedBuffer, Signed), ReadError> {
-    let expected = coding.map_or(Bulk::Parameters, |coding| Bulk::Update(coding.wire));
+    let wire = coding.map(|coding| coding.wire);
+    let expected = match arrived.content {
+        Bulk::Forwarded { owner, .. } => Bulk::Forwarded { owner, wire },
+        _ => wire.map_or(Bulk::Parameters, Bulk::Update),
+    };
     if arrived.content != expected {
         let what = format!("{:?} came where {expected:?} was expected", arrived.content);
         return Err(BulkError::Broken(what).into());
@@ -143,14 +150,23 @@ pub async fn receive_parameters(
     let mut digest = Hasher::default();
     for range in ranges.iter().cloned() {
         let Some(coding) = coding else {
-            let read = (most, Some(&mut digest));
-            read_chunks(context, &mut *arrived.stream, range, read, &mut values).await?;
+            for range in chunks(range) {
+                let start = range.start;
+                let read = (most, Some(&mut digest));
+                read_chunks(context, &mut *arrived.stream, range, read, &mut values).await?;
+                if let Some(chunk) = values.piece(start) {
+                    passed_on.send(&chunk.bytes(0..chunk.values().len())).await;
+                }
+            }
             continue;
         };
         for range in chunks(range) {
-            let chunk = coding
+            let (chunk, bytes) = coding
                 .read_update(&mut *arrived.stream, &range, &mut scratch)
                 .await?;
+            if !passed_on.is_empty() {
+                passed_on.send(&Bytes::copy_from_slice(bytes)).await;
+            }
             check(chunk.values(), range.start, f32::MAX)?;
             digest.update(bytemuck::cast_slice(chunk.values()));
             values.insert(range.start, chunk);
@@ -170,6 +186,7 @@ pub async fn receive_parameters(
         of: Statement::Values(owner.attempt),
     };
     if is_signed(context, &claim) {
+        passed_on.end(&Bytes::copy_from_slice(&signature)).await;
         Ok((values, signed))
     } else {
         Err(ReadError::Unsound(Unsound::Signature))

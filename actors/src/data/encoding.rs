@@ -233,29 +233,31 @@ impl Coding {
         Update { bytes, dropped }
     }
 
-    /// Reads the chunk `range` of an owner's publication.
+    /// Reads the chunk `range` of an owner's publication. Returns its values, and the bytes that
+    /// came, which are at the beginning of `scratch` now.
     ///
     /// # Errors
     /// The stream broke.
-    pub async fn read_update(
+    pub async fn read_update<'a>(
         &self,
         stream: &mut dyn BulkReceiver,
         range: &Range<usize>,
-        scratch: &mut [u8],
-    ) -> Result<Frozen, BulkError> {
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<(Frozen, &'a [u8]), BulkError> {
         let parameters = self.parameters_of(range).len();
-        let encoded = &mut scratch[..self.encoded_bytes(range)];
-        let mut chunk = self.pool.take(range.len());
-        stream.read_exact(encoded).await?;
-        if parameters < range.len() {
-            stream
-                .read_exact(&mut chunk.bytes_mut()[parameters * VALUE_BYTES..])
-                .await?;
+        let encoded = self.encoded_bytes(range);
+        let length = encoded + (range.len() - parameters) * VALUE_BYTES;
+        if scratch.len() < length {
+            scratch.resize(length, 0);
         }
+        let bytes = &mut scratch[..length];
+        stream.read_exact(bytes).await?;
+        let mut chunk = self.pool.take(range.len());
+        chunk.bytes_mut()[parameters * VALUE_BYTES..].copy_from_slice(&bytes[encoded..]);
         let values = &mut chunk.values_mut()[..parameters];
         values.copy_from_slice(&self.reference(range));
-        self.wire.mix(encoded, 1.0, values);
-        Ok(chunk.freeze())
+        self.wire.mix(&bytes[..encoded], 1.0, values);
+        Ok((chunk.freeze(), bytes))
     }
 
     /// Builds a chunk's bytes: the parameters as `encode` writes them, then `plain` as float32.

@@ -257,6 +257,7 @@ fn settings(context: &NodeContext) -> Settings {
         address: context.transport.local().announced,
         // The configuration allows at most 64 workers.
         devices: u16::try_from(node.workers).unwrap_or(u16::MAX),
+        group: node.group,
         key: context.signer.public_key(),
         min_nodes: node.min_nodes,
         max_nodes: node.max_nodes,

@@ -6,7 +6,9 @@
 //! frame's cluster, and its sender, which is the authenticated peer.
 
 use slowmo_protocol::coordinator::{self, Attempt, Coordinator, RoundKind, RoundSpec};
-use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step};
+use slowmo_protocol::ident::{
+    ClusterId, Epoch, GroupId, Incarnation, Lineage, NodeId, Round, Step,
+};
 use slowmo_protocol::liveness::{self, Liveness};
 use slowmo_protocol::machine::{Identity, Machine, Outbox};
 use slowmo_protocol::published::{PublicKey, Signed};
@@ -52,6 +54,7 @@ pub(super) fn view() -> View {
         incarnation: Incarnation(1),
         address,
         devices: 1,
+        group: GroupId::default(),
         key: PublicKey::default(),
     };
     #[allow(clippy::expect_used)]

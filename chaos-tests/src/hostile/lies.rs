@@ -9,7 +9,9 @@ use slowmo_protocol::coordinator::{
     Attempt, Draft, Entry, Origin, Outcome, RoundKind, RoundSpec, Voter,
 };
 use slowmo_protocol::forks::Fork;
-use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term};
+use slowmo_protocol::ident::{
+    Epoch, GroupId, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term,
+};
 use slowmo_protocol::published::{Digest, PublicKey, Signature, Signed};
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{
@@ -652,6 +654,7 @@ impl Liar {
                 (Some(standing), 0) => Message::Hello(Hello {
                     address: std::net::SocketAddr::from(([127, 0, 0, 1], any(random) as u16)),
                     devices: any(random) as u16,
+                    group: GroupId::default(),
                     key: PublicKey::default(),
                     settings: "tau = 0".to_owned(),
                     model: None,

@@ -143,6 +143,7 @@ fn setup(assumed: Assumed) -> Setup {
         seed: 0,
         quorum,
         replicas,
+        groups: 1,
         parameters: 0,
         sharded: true,
         optimizer: None,

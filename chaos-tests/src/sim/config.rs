@@ -48,6 +48,8 @@ pub struct Config {
     pub quorum: Quorum,
     /// `R`: number of replicas of a shard beside its owner.
     pub replicas: usize,
+    /// Number of groups that the nodes are in: values cross between two groups once for each shard.
+    pub groups: u32,
     /// Number of parameters of the model.
     pub parameters: usize,
     /// Number of values in the base optimizer's buffers, of which joiners get a copy; 0: none.

@@ -50,6 +50,8 @@ const EXPECTED: [(&str, u64, &[&str]); 5] = [
             "R = 1",
             "R = 2",
             "R = 3",
+            "one group",
+            "several groups",
             "SlowMo",
             "Nesterov",
             "BMUF",
@@ -244,6 +246,8 @@ fn settings(report: &Report) -> Vec<&'static str> {
     for (replicas, name) in ["R = 0", "R = 1", "R = 2", "R = 3"].into_iter().enumerate() {
         note(name, config.replicas == replicas);
     }
+    note("one group", config.groups == 1);
+    note("several groups", config.groups > 1);
     let optimizer = config.algorithm.outer.map(|outer| outer.optimizer);
     note(
         "SlowMo",

@@ -80,6 +80,8 @@ struct File {
     quorum: Quorum,
     #[serde(default = "replicas")]
     replicas: usize,
+    #[serde(default = "groups", skip_serializing_if = "is_one")]
+    groups: u32,
     #[serde(default = "parameters")]
     parameters: usize,
     #[serde(default)]
@@ -163,6 +165,16 @@ impl Default for WaitsMillis {
 
 fn replicas() -> usize {
     1
+}
+
+fn groups() -> u32 {
+    1
+}
+
+/// Serde passes a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_one(groups: &u32) -> bool {
+    *groups == 1
 }
 
 fn parameters() -> usize {
@@ -360,13 +372,14 @@ impl Timed {
 }
 
 /// The order in which settings are written.
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 22] = [
     "seed",
     "class",
     "founders",
     "min_nodes",
     "quorum",
     "replicas",
+    "groups",
     "parameters",
     "buffers",
     "algorithm",
@@ -404,6 +417,7 @@ impl File {
             founders: self.founders,
             quorum: self.quorum,
             replicas: self.replicas,
+            groups: self.groups,
             parameters: self.parameters,
             buffers: self.buffers,
             algorithm: self.algorithm,
@@ -463,6 +477,7 @@ impl File {
             min_nodes: Some(config.min_nodes),
             quorum: config.quorum,
             replicas: config.replicas,
+            groups: config.groups,
             parameters: config.parameters,
             buffers: config.buffers,
             algorithm: config.algorithm,

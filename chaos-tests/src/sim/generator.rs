@@ -127,6 +127,12 @@ pub(super) fn settings(seed: u64, nodes: &RangeInclusive<usize>) -> (Config, u64
         min_nodes,
         quorum,
         replicas: random.below(4).min(2) as usize,
+        // Drawn apart, so that seeds keep their other settings.
+        groups: match Random::new(seed, 11).below(6) {
+            0 => 2,
+            1 => 3,
+            _ => 1,
+        },
         parameters: 8 + random.below(24) as usize,
         buffers: if random.once_in(3) { 5 } else { 0 },
         algorithm,

@@ -137,6 +137,7 @@ fn setup(config: &Config) -> Setup {
         seed: config.seed,
         quorum: config.quorum,
         replicas: config.replicas,
+        groups: config.groups,
         parameters: config.parameters as u64,
         sharded: config.algorithm.outer.is_some_and(|outer| outer.sharded),
         optimizer: config.algorithm.outer.map(|outer| outer.optimizer),

@@ -11,7 +11,9 @@ use slowmo_protocol::changeable::{ChangedSettings, SettingValues};
 use slowmo_protocol::coordinator::{
     Base, Draft, Entry, Outcome, Proposal, RoundKind, RoundSpec, Voter,
 };
-use slowmo_protocol::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
+use slowmo_protocol::ident::{
+    ClusterId, Epoch, GroupId, Incarnation, Lineage, NodeId, Round, Step, Term,
+};
 use slowmo_protocol::model::ModelSize;
 use slowmo_protocol::published::{Digest, PublicKey, Signature, Signed};
 use slowmo_protocol::view::{Member, View};
@@ -61,6 +63,7 @@ fn usurped() -> View {
         incarnation: Incarnation(1),
         address: address(99),
         devices: 1,
+        group: GroupId::default(),
         key: PublicKey::default(),
     };
     View::new(Epoch(2), vec![stranger]).unwrap()
@@ -83,6 +86,7 @@ fn hello(standing: bool) -> Message {
     Message::Hello(Hello {
         address: address(99),
         devices: 1,
+        group: GroupId::default(),
         key: PublicKey::default(),
         settings: "tau = 1".to_owned(),
         model,

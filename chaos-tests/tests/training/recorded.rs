@@ -98,6 +98,7 @@ fn judge(folder: &Path, replicas: usize) -> (BTreeMap<&'static str, Verdict>, Ve
         seed: 0,
         quorum: Quorum::Majority,
         replicas,
+        groups: 1,
         parameters: PARAMETERS as u64,
         sharded: true,
         optimizer: None,

@@ -93,6 +93,7 @@ impl Orders {
             seed: self.seed,
             quorum: config.quorum,
             replicas: config.replicas,
+            groups: 1,
             parameters: 0,
             sharded: config.sharded,
             optimizer: None,

@@ -335,6 +335,16 @@ pub static KEYS: &[Key] = &[
         "workers of this node, g; each needs a thread that makes the same calls"
     ),
     key!(
+        group,
+        word: "none",
+        "",
+        Allowed::Form("none, or up to 64 letters, digits, dots, dashes and underscores"),
+        false,
+        "name of the site or rack that this node is in; where nodes are in several groups, sums \
+         and new values of a round cross between groups once for each shard, not once for each \
+         node"
+    ),
+    key!(
         device,
         "cpu",
         "",

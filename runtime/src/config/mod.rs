@@ -15,6 +15,7 @@ mod allowed;
 mod credentials;
 mod discover;
 mod error;
+mod group;
 pub mod keys;
 mod sources;
 #[cfg(test)]
@@ -25,6 +26,7 @@ pub use crate::transport::quic::{ClusterKey, ClusterName, PeerName};
 pub use credentials::Credentials;
 pub use discover::Discover;
 pub use error::{ConfigError, Origin};
+pub use group::GroupName;
 pub use slowmo_protocol::algorithm::{LatePeers, TopologyName, WireType};
 pub use slowmo_protocol::policy::{Bootstrap, JoinerBuffers, OnMomentumLoss, OnQuorumLoss, Quorum};
 pub use sources::{RESERVED_VARIABLES, load_of, user_arguments};
@@ -86,6 +88,8 @@ pub struct Config {
     pub max_nodes: usize,
     /// Number of workers of this node, `g`.
     pub devices: u16,
+    /// Group of nodes with fast links among them that this node is in.
+    pub group: Option<GroupName>,
     /// Device that holds the workers' copies of the model.
     pub device: DeviceName,
     /// The GPU of worker 0; worker `i` has the `i`-th GPU after it, wrapping around.
@@ -228,6 +232,7 @@ impl Default for Config {
             lineage: None,
             max_nodes: 4096,
             devices: 1,
+            group: None,
             device: DeviceName::Cpu,
             first_gpu: 0,
             cluster_key: None,

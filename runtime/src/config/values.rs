@@ -1,5 +1,6 @@
 //! The types of configuration values: parsing from text, and formatting as canonical text. Pure.
 
+use super::group::GroupName;
 use crate::checkpoints::Name;
 use crate::transport::quic::{ClusterKey, ClusterName, PeerName};
 use slowmo_protocol::algorithm::{BufferStrategy, LatePeers, TopologyName, WireType};
@@ -197,6 +198,7 @@ through_from_str!(
     "{:?}"; SocketAddr,
     "{}"; ClusterName,
     "{}"; PeerName,
+    "{}"; GroupName,
     "{}"
 );
 

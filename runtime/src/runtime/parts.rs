@@ -4,7 +4,7 @@ use crate::ConfigError;
 use crate::checkpoints::{
     self, CheckpointError, Checkpoints, Resumed, Trust, TrustedFolder, WriterSettings,
 };
-use crate::config::{Config, Resume, ResumeSampler};
+use crate::config::{Config, GroupName, Resume, ResumeSampler};
 use crate::error::SpawnError;
 use crate::executor::beside;
 use crate::launcher;
@@ -147,6 +147,7 @@ pub(super) fn settings(config: &Config, identity: Identity) -> Result<NodeSettin
         replicas: config.replicas,
         checkpoint_every: config.checkpoint_every.unwrap_or(0),
         workers: usize::from(config.devices),
+        group: config.group.as_ref().map(GroupName::id).unwrap_or_default(),
         min_nodes: config.min_nodes,
         shared: compared_settings(config),
         max_nodes: config.max_nodes,

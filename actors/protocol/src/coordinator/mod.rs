@@ -254,6 +254,7 @@ mod events;
 mod machine;
 mod outcome;
 mod plan;
+mod relays;
 mod voters;
 
 pub use acceptor::{Acceptor, Overtaken, Promise, TERM_COUNTER_MAX, bound, first_term};
@@ -271,7 +272,9 @@ pub use machine::{
     Statement, TOLD_MAX, VOTES_WAIT,
 };
 pub use outcome::{Entry, Origin, Outcome, Proposal, RoundKind, RoundSpec};
-pub use plan::{Attempt, Holders, Move, OptimizerTransfer, Plan, Publication, Published, losses};
+pub use plan::{
+    Attempt, Holders, Move, OptimizerTransfer, Plan, Publication, Published, Way, losses,
+};
 pub use voters::{NextVoters, VOTERS_KEPT, Voter, Voters, Votes, next_voters};
 
 #[cfg(test)]

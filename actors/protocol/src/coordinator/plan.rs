@@ -5,16 +5,21 @@
 //! the next view is. In a round's first attempt every node starts the plan at once, and the
 //! publication follows with the leader's proposal.
 //!
+//! If the participants are of several groups, sums and new values cross between groups once for each
+//! shard (`relays`).
+//!
 //! If the owner of a shard dies, the next attempt has another plan: the first holder that takes
 //! part owns the shard, with the momentum decided before (`node::shards`). If no holder takes part,
 //! [`losses`] names the shard: its momentum restarts at zero, or the run stops (key
 //! `on_momentum_loss`).
 
 use super::outcome::{Outcome, RoundKind, RoundSpec};
+use super::relays::Relays;
 use crate::ident::{Lineage, NodeId, Round, ShardId, Term};
 use crate::machine::Place;
 use crate::planted::{self, Bug};
 use crate::shards::{Layout, ShardMap};
+use crate::view::View;
 use crate::wire::Header;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -80,10 +85,21 @@ pub struct Plan {
     /// Owner of each shard, which averages it: its first holder that takes part, or some
     /// participant if none does.
     owners: Vec<NodeId>,
+    /// Ways of the values between groups.
+    relays: Relays,
+}
+
+/// Way of a contribution to the shards of an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// To the owner itself.
+    Owner,
+    /// To the relay of the contributor's group, which sums for owners of other groups.
+    Relay,
 }
 
 impl Plan {
-    /// Plans an attempt for `me`; `map` assigns the shards of `layout` on the view of the round.
+    /// Plans an attempt for `me`; `map` assigns the shards of `layout` on `view`, that of the round.
     /// Needs at least one participant.
     #[must_use]
     pub fn new(
@@ -92,13 +108,14 @@ impl Plan {
         spec: RoundSpec,
         (contributors, participants): (Vec<NodeId>, Vec<NodeId>),
         layout: Layout,
-        map: &ShardMap,
+        (view, map): (&View, &ShardMap),
     ) -> Self {
         let owner = |shard: ShardId| {
             first_of(map.holders(shard), &participants)
                 .unwrap_or_else(|| stand_in(shard, &participants, me))
         };
-        let owners = layout.shards().map(owner).collect();
+        let owners: Vec<NodeId> = layout.shards().map(owner).collect();
+        let relays = Relays::new(me, view, &participants, &contributors, &owners);
         Self {
             me,
             attempt: Attempt::at(&place),
@@ -109,6 +126,7 @@ impl Plan {
             restores: false,
             layout,
             owners,
+            relays,
         }
     }
 
@@ -147,6 +165,76 @@ impl Plan {
             .zip(&self.owners)
             .filter(|(_, of)| **of == owner);
         owned.map(|(shard, _)| shard).collect()
+    }
+
+    /// The nodes to which this node's contribution goes, each with the way and its shards, in the
+    /// order in which they are sent.
+    #[must_use]
+    pub fn destinations(&self) -> Vec<(NodeId, Way)> {
+        let mut to = BTreeSet::new();
+        for owner in self.other_owners() {
+            match self.relays.sums_for(owner) {
+                Some(relay) if relay == self.me => {}
+                Some(relay) => _ = to.insert((relay, Way::Relay)),
+                None => _ = to.insert((owner, Way::Owner)),
+            }
+        }
+        to.into_iter().collect()
+    }
+
+    /// The shards that a contributor of this node's group sends to `to`, in the order in which they
+    /// are sent.
+    #[must_use]
+    pub fn sent_to(&self, to: NodeId, way: Way) -> Vec<ShardId> {
+        match way {
+            Way::Owner => self.owned_by(to),
+            Way::Relay => self
+                .relays
+                .summed_by(to)
+                .flat_map(|owner| self.owned_by(owner))
+                .collect(),
+        }
+    }
+
+    /// The owners of other groups for which this node sums up the contributions of its group,
+    /// ascending.
+    #[must_use]
+    pub fn sums_for(&self) -> Vec<NodeId> {
+        self.relays.summed_by(self.me).collect()
+    }
+
+    /// The contributors whose values this node sums up for owners of other groups, this node
+    /// included if it contributes, ascending.
+    #[must_use]
+    pub fn summed(&self) -> &[NodeId] {
+        self.relays.group_contributors()
+    }
+
+    /// The nodes whose values this owner adds up, itself included if it contributes, and how many
+    /// contributions each of them sends the sum of.
+    #[must_use]
+    pub fn sources(&self) -> BTreeMap<NodeId, usize> {
+        self.relays.sources(&self.contributors)
+    }
+
+    /// The node that sends this one the new values of another owner: the owner, or the relay of
+    /// this node's group.
+    #[must_use]
+    pub fn publisher(&self, owner: NodeId) -> NodeId {
+        self.relays.publisher(self.me, owner)
+    }
+
+    /// The nodes to which this relay passes the new values of `owner` on.
+    #[must_use]
+    pub fn passes_on(&self, owner: NodeId) -> Vec<NodeId> {
+        self.relays.passes_on(self.me, owner)
+    }
+
+    /// Those of an attempt's `receivers` to which this owner sends the new values itself.
+    #[must_use]
+    pub fn publishes_to(&self, receivers: &[NodeId]) -> Vec<NodeId> {
+        let others = receivers.iter().copied().filter(|node| *node != self.me);
+        others.filter(|node| !self.relays.reaches(*node)).collect()
     }
 
     /// The other owners: each gets this node's contribution to its shards and publishes the result.

@@ -143,6 +143,7 @@ impl Membership {
             identity,
             address,
             devices,
+            group,
             key,
             ..
         } = self.settings;
@@ -151,6 +152,7 @@ impl Membership {
             incarnation: identity.incarnation,
             address,
             devices,
+            group,
             key,
         });
         match View::new(Epoch::BOOTSTRAP, members) {

@@ -2,7 +2,7 @@
 
 use super::{BootstrapError, DialFault};
 use crate::coordinator::GivesUp;
-use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round};
+use crate::ident::{Epoch, GroupId, Incarnation, Lineage, NodeId, Round};
 use crate::machine::Identity;
 use crate::model::ModelSize;
 use crate::policy::Bootstrap;
@@ -182,6 +182,8 @@ pub struct Settings {
     pub address: SocketAddr,
     /// Number of its workers.
     pub devices: u16,
+    /// Its group.
+    pub group: GroupId,
     /// Key that signs what it publishes.
     pub key: PublicKey,
     /// Least number of nodes in the bootstrap view.

@@ -2,7 +2,7 @@
 //! view has members, and each hello lists all of them.
 
 use super::settings::{bounded, differing_settings};
-use crate::ident::{Incarnation, Lineage, NodeId};
+use crate::ident::{GroupId, Incarnation, Lineage, NodeId};
 use crate::model::ModelSize;
 use crate::published::PublicKey;
 use crate::view::Member;
@@ -16,6 +16,7 @@ pub(super) struct Known {
     pub incarnation: Incarnation,
     address: SocketAddr,
     devices: u16,
+    group: GroupId,
     key: PublicKey,
     /// Its settings, if they differ from this node's.
     settings: Option<String>,
@@ -36,6 +37,7 @@ impl Known {
             incarnation: header.incarnation,
             address: hello.address,
             devices: hello.devices,
+            group: hello.group,
             key: hello.key,
             settings: differs.then(|| bounded(&hello.settings).to_owned()),
             model: hello.model,
@@ -71,6 +73,7 @@ impl Known {
             incarnation,
             address,
             devices,
+            group,
             key,
             ..
         } = *self;
@@ -79,6 +82,7 @@ impl Known {
             incarnation,
             address,
             devices,
+            group,
             key,
         }
     }

@@ -275,6 +275,7 @@ impl Membership {
         let Settings {
             address,
             devices,
+            group,
             key,
             shared,
             ..
@@ -286,6 +287,7 @@ impl Membership {
                 || self.life.cluster.is_some());
         let address = *address;
         let devices = *devices;
+        let group = *group;
         let key = *key;
         let settings = shared.clone();
         let standing = self.standing();
@@ -294,6 +296,7 @@ impl Membership {
         Message::Hello(Hello {
             address,
             devices,
+            group,
             key,
             settings,
             model,

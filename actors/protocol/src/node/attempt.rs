@@ -3,6 +3,7 @@
 use super::data::{Arrived, Data, StreamKind};
 use crate::coordinator::{Outcome, Plan, Publication, Votes};
 use crate::ident::{Lineage, NodeId, ShardId};
+use crate::planted::{self, Bug};
 use crate::published::Signed;
 use crate::sound::{Unsound, is_weight};
 use crate::trace::{self, Event, Held, Start};
@@ -22,6 +23,15 @@ pub struct Reduction<D: Data> {
     pub contributions: Vec<Arrived<D::Stream>>,
     /// The decided state of the node's own shards, ascending.
     pub states: Vec<(ShardId, D::State)>,
+}
+
+/// Inputs with which a relay sums up its group's contributions for the owners of other groups.
+#[derive(Debug)]
+pub struct GroupSum<D: Data> {
+    /// The attempt's data movements: for which owners, and their shards.
+    pub plan: Arc<Plan>,
+    /// The streams of the group's other contributors, ascending.
+    pub contributions: Vec<Arrived<D::Stream>>,
 }
 
 /// Results of a reduction.
@@ -101,10 +111,14 @@ pub(crate) struct Moving<D: Data> {
     pub publication: Option<Arc<Publication>>,
     /// Streams that have not arrived.
     awaited: BTreeSet<(StreamKind, NodeId)>,
-    /// The other contributors' streams for the node's own shards.
+    /// The others' streams for the node's own shards: contributions, and sums of other groups.
     pub contributions: BTreeMap<NodeId, Arrived<D::Stream>>,
     /// Whether the node's own shards are being averaged, or have been.
     pub reduces: bool,
+    /// If this node is a relay: the streams of its group's other contributors.
+    pub relayed: BTreeMap<NodeId, Arrived<D::Stream>>,
+    /// Whether the relay sums these, or has.
+    pub sums: bool,
     pub parts: Vec<D::Part>,
     /// New state of shards, received or made here.
     pub states: BTreeMap<ShardId, D::State>,
@@ -118,11 +132,24 @@ impl<D: Data> Moving<D> {
         let mut awaited: BTreeSet<_> = plan
             .other_owners()
             .into_iter()
-            .map(|owner| (StreamKind::Parameters, owner))
+            .map(|owner| match plan.publisher(owner) {
+                publisher if publisher == owner => (StreamKind::Parameters, owner),
+                relay => (StreamKind::Forwarded(owner), relay),
+            })
             .collect();
         if plan.owns() {
-            let others = plan.contributors.iter().filter(|node| **node != plan.me);
-            awaited.extend(others.map(|node| (StreamKind::Contribution, *node)));
+            let others = plan
+                .sources()
+                .into_iter()
+                .filter(|(node, _)| *node != plan.me);
+            awaited.extend(others.map(|(node, contributions)| match contributions {
+                1 => (StreamKind::Contribution, node),
+                _ => (StreamKind::Partial, node),
+            }));
+        }
+        if !plan.sums_for().is_empty() {
+            let others = plan.summed().iter().filter(|node| **node != plan.me);
+            awaited.extend(others.map(|node| (StreamKind::Relayed, *node)));
         }
         Self {
             plan,
@@ -130,6 +157,8 @@ impl<D: Data> Moving<D> {
             awaited,
             contributions: BTreeMap::new(),
             reduces: false,
+            relayed: BTreeMap::new(),
+            sums: false,
             parts: Vec::new(),
             states: BTreeMap::new(),
             donated: None,
@@ -165,13 +194,21 @@ impl<D: Data> Moving<D> {
     /// Whether all other contributions to the node's own shards are here, and the receivers of the
     /// results are known.
     pub fn may_reduce(&self) -> bool {
-        let others = self
-            .plan
-            .contributors
-            .iter()
-            .filter(|node| **node != self.plan.me);
-        self.publication.is_some() && self.plan.owns() && !self.reduces && { others }
-            .all(|node| self.contributions.contains_key(node))
+        let here = |node: &NodeId| *node == self.plan.me || self.contributions.contains_key(node);
+        self.publication.is_some()
+            && self.plan.owns()
+            && !self.reduces
+            && self.plan.sources().keys().all(here)
+    }
+
+    /// Whether this node is a relay, and all contributions of its group are here.
+    pub fn may_sum(&self) -> bool {
+        let here = |node: &NodeId| {
+            planted::has(Bug::SumsTooEarly)
+                || *node == self.plan.me
+                || self.relayed.contains_key(node)
+        };
+        !self.sums && !self.plan.sums_for().is_empty() && self.plan.summed().iter().all(here)
     }
 }
 
@@ -187,7 +224,10 @@ pub(super) enum Unfit {
 
 /// Checks that a contribution can be averaged.
 pub(super) fn fits(plan: &Plan, content: &Bulk) -> Result<(), Unfit> {
-    let Bulk::Contribution(contribution) = content else {
+    let (Bulk::Contribution(contribution)
+    | Bulk::Relayed(contribution)
+    | Bulk::Partial(contribution)) = content
+    else {
         return Err(Unfit::Broken);
     };
     if contribution.spec != plan.spec {

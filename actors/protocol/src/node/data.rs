@@ -1,5 +1,6 @@
 //! The types and operations that a driver provides for the values that it moves.
 
+use crate::ident::NodeId;
 use crate::wire::{Bulk, Header};
 use std::fmt::Debug;
 use std::ops::Range;
@@ -45,8 +46,14 @@ pub struct Arrived<S> {
 pub enum StreamKind {
     /// A frozen contribution.
     Contribution,
+    /// A frozen contribution, for the relay of its group.
+    Relayed,
+    /// The sum of a group's contributions.
+    Partial,
     /// Published parameters.
     Parameters,
+    /// Published parameters of this owner, passed on by a relay.
+    Forwarded(NodeId),
     /// Anchor and momentum on their way to another holder.
     State,
     /// A member's buffers of the base optimizer.
@@ -59,7 +66,10 @@ impl StreamKind {
     pub fn of(content: &Bulk) -> Option<Self> {
         match content {
             Bulk::Contribution(_) => Some(Self::Contribution),
+            Bulk::Relayed(_) => Some(Self::Relayed),
+            Bulk::Partial(_) => Some(Self::Partial),
             Bulk::Parameters | Bulk::Update(_) => Some(Self::Parameters),
+            Bulk::Forwarded { owner, .. } => Some(Self::Forwarded(*owner)),
             Bulk::State => Some(Self::State),
             Bulk::Buffers => Some(Self::Buffers),
             Bulk::Gossip { .. } => None,

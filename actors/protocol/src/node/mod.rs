@@ -35,7 +35,7 @@ mod shards;
 pub mod vectors;
 
 pub use aggregator::{AggregatorEffect, AggregatorPart, ContributionDraft, Released, Source};
-pub use attempt::{Applied, Reduced, Reduction};
+pub use attempt::{Applied, GroupSum, Reduced, Reduction};
 pub use data::{Arrived, Data, StreamKind};
 pub use gossip::{GossipEffect, GossipPart, settle_wait};
 pub use mail::{

@@ -1,7 +1,7 @@
 //! The coordinator and the data of its attempts: assigns streams to attempts, starts the averaging
 //! of shards, keeps the results of decided rounds and reports them to the other parts.
 
-use super::attempt::{Applied, Moving, Reduction, Unfit, fits};
+use super::attempt::{Applied, GroupSum, Moving, Reduction, Unfit, fits};
 use super::data::{Arrived, Data, StreamKind};
 use super::mail::{DecidedRound, Failure, Mail, Moved, ToAggregator, ToGossip, ToRounds};
 use super::parked::Parked;
@@ -9,7 +9,7 @@ use super::shards::Shards;
 use crate::changeable::ChangedSettings;
 use crate::coordinator::{
     Attempt, Coordinator, Effect, In, MemberOrder, Outcome, Plan, Publication, RoundKind, Settings,
-    Straggler, Votes,
+    Straggler, Votes, Way,
 };
 use crate::ident::{Epoch, Lineage, NodeId, ShardId};
 use crate::machine::{Machine, Outbox};
@@ -35,8 +35,11 @@ pub enum RoundsEffect<D: Data> {
     Tell(Mail<D>),
     /// An attempt begins.
     Open(Arc<Plan>),
-    /// Send this node's contribution to the shards of an owner.
-    Contribute(Arc<Plan>, NodeId),
+    /// Send this node's contribution to an owner, or to the relay of its group.
+    Contribute(Arc<Plan>, NodeId, Way),
+    /// Sum up the contributions of this node's group, and send the sums to the owners in other
+    /// groups.
+    Sum(Box<GroupSum<D>>),
     /// The receivers of an attempt's results are known.
     Publish(Arc<Publication>),
     /// Send the state of shards to a new holder.
@@ -289,7 +292,11 @@ impl<D: Data> RoundsPart<D> {
         };
         let from = stream.header.sender;
         moving.arrived(kind, from);
-        if kind != StreamKind::Contribution {
+        let reduces = matches!(
+            kind,
+            StreamKind::Contribution | StreamKind::Partial | StreamKind::Relayed
+        );
+        if !reduces {
             let plan = Arc::clone(&moving.plan);
             let publication = moving.publication.clone();
             return out.push(RoundsEffect::Read {
@@ -300,6 +307,10 @@ impl<D: Data> RoundsPart<D> {
         }
         let attempt = moving.plan.attempt;
         match fits(&moving.plan, &stream.content) {
+            Ok(()) if kind == StreamKind::Relayed => {
+                moving.relayed.insert(from, stream);
+                self.sum(out);
+            }
             Ok(()) => {
                 moving.contributions.insert(from, stream);
                 self.reduce(out);
@@ -356,6 +367,22 @@ impl<D: Data> RoundsPart<D> {
             publication,
             contributions,
             states,
+        })));
+    }
+
+    /// Sums up the contributions of this node's group once all are there, if it is a relay.
+    fn sum(&mut self, out: &mut Outbox<RoundsEffect<D>>) {
+        let Some(moving) = self.attempts.last_mut().filter(|moving| moving.may_sum()) else {
+            return;
+        };
+        if moving.plan.contributes() && self.contribution.is_none() {
+            return;
+        }
+        moving.sums = true;
+        let contributions = std::mem::take(&mut moving.relayed).into_values().collect();
+        out.push(RoundsEffect::Sum(Box::new(GroupSum {
+            plan: Arc::clone(&moving.plan),
+            contributions,
         })));
     }
 
@@ -475,13 +502,14 @@ impl<D: Data> RoundsPart<D> {
         out.push(RoundsEffect::Open(Arc::clone(&plan)));
         if plan.contributes() && self.contribution.is_some() {
             out.push_all(
-                plan.other_owners()
+                plan.destinations()
                     .into_iter()
-                    .map(|owner| RoundsEffect::Contribute(Arc::clone(&plan), owner)),
+                    .map(|(to, way)| RoundsEffect::Contribute(Arc::clone(&plan), to, way)),
             );
         }
         self.attempts.push(Moving::new(plan));
         self.take_parked(events, out);
+        self.sum(out);
     }
 
     fn publish(

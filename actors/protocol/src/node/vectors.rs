@@ -1,12 +1,12 @@
 //! Nodes whose values are small vectors: real sums, and streams that arrive as a whole or not at
 //! all. For simulations and tests.
 
-use super::attempt::{Reduced, Reduction};
+use super::attempt::{GroupSum, Reduced, Reduction};
 use super::data::{Arrived, Data};
 use super::mail::Moved;
 use super::rounds::{RoundsEffect, RoundsPart};
 use crate::algorithm::{OuterOptimizer, WireType};
-use crate::coordinator::{Attempt, Plan, RoundKind};
+use crate::coordinator::{Attempt, Plan, RoundKind, Way};
 use crate::ident::{NodeId, ShardId};
 use crate::machine::Identity;
 use crate::published::Signed;
@@ -124,6 +124,14 @@ pub fn slow_step(
 #[must_use]
 pub fn average(pieces: &[(f64, &[f64])]) -> Vec<f64> {
     let weight: f64 = pieces.iter().map(|(weight, _)| weight).sum();
+    let mut average = sum(pieces);
+    average.iter_mut().for_each(|value| *value /= weight);
+    average
+}
+
+/// The sum of numerators, in the order given.
+#[must_use]
+pub fn sum(pieces: &[(f64, &[f64])]) -> Vec<f64> {
     let mut sum: Vec<f64> = pieces
         .first()
         .map(|(_, values)| values.to_vec())
@@ -133,7 +141,6 @@ pub fn average(pieces: &[(f64, &[f64])]) -> Vec<f64> {
             .zip(*piece)
             .for_each(|(sum, value)| *sum += value);
     }
-    sum.iter_mut().for_each(|sum| *sum /= weight);
     sum
 }
 
@@ -164,21 +171,36 @@ pub fn carry_out(
         )
     };
     match effect {
-        RoundsEffect::Contribute(plan, owner) => {
+        RoundsEffect::Contribute(plan, to, way) => {
             let Some(own) = part.contribution() else {
                 return Vec::new();
             };
-            let content = wire::ContributionHeader {
-                spec: plan.spec,
-                weight: own.weight,
-                wire: WireType::Float32,
+            let header = contribution_header(&plan, own.weight);
+            let content = match way {
+                Way::Owner => Bulk::Contribution(header),
+                Way::Relay => Bulk::Relayed(header),
             };
-            vec![stream(
-                &plan,
-                owner,
-                Bulk::Contribution(content),
-                Body::Pieces(cut(&plan, owner, own)),
-            )]
+            let pieces = cut(&plan, &plan.sent_to(to, way), own);
+            vec![stream(&plan, to, content, Body::Pieces(pieces))]
+        }
+        RoundsEffect::Sum(group) => {
+            let GroupSum {
+                plan,
+                contributions,
+            } = &*group;
+            let own = part.contribution().map(|own| &*own);
+            let shards = plan.sent_to(plan.me, Way::Relay);
+            let contributed = gather(plan, &shards, own, contributions);
+            let weight = contributed.values().map(|(weight, _)| weight).sum();
+            let sum_of = |shard| (shard, sum(&pieces_of(&contributed, shard)));
+            plan.sums_for()
+                .into_iter()
+                .map(|owner| {
+                    let sums = plan.owned_by(owner).into_iter().map(sum_of).collect();
+                    let content = Bulk::Partial(contribution_header(plan, weight));
+                    stream(plan, owner, content, Body::Pieces(sums))
+                })
+                .collect()
         }
         RoundsEffect::SendState {
             plan, to, states, ..
@@ -206,14 +228,10 @@ pub fn carry_out(
                 return vec![Done::Report(plan.attempt, Moved::Broken(plan.me))];
             };
             let mut done = Vec::new();
-            for receiver in publication
-                .receivers
-                .iter()
-                .filter(|receiver| **receiver != plan.me)
-            {
+            for receiver in plan.publishes_to(&publication.receivers) {
                 done.push(stream(
                     plan,
-                    *receiver,
+                    receiver,
                     Bulk::Parameters,
                     Body::Pieces(made.clone()),
                 ));
@@ -240,10 +258,26 @@ pub fn carry_out(
         }
         RoundsEffect::Read { plan, stream, .. } => {
             let from = stream.header.sender;
+            let owner = match stream.content {
+                Bulk::Forwarded { owner, .. } => owner,
+                _ => from,
+            };
+            let mut done = Vec::new();
             let moved = match (stream.content, stream.stream) {
-                (Bulk::Parameters, Body::Pieces(values)) => {
+                (Bulk::Parameters | Bulk::Forwarded { .. }, Body::Pieces(values)) => {
+                    for to in plan.passes_on(owner) {
+                        let content = Bulk::Forwarded { owner, wire: None };
+                        done.push(Done::Stream(
+                            to,
+                            Stream {
+                                header: identity.header(plan.place),
+                                content,
+                                stream: Body::Pieces(values.clone()),
+                            },
+                        ));
+                    }
                     let signed = signed(&values);
-                    Moved::Parameters(from, values, signed)
+                    Moved::Parameters(owner, values, signed)
                 }
                 (Bulk::State, Body::States(states)) => {
                     Moved::State(from, states.into_iter().collect())
@@ -251,10 +285,52 @@ pub fn carry_out(
                 (Bulk::Buffers, Body::Values(buffers)) => Moved::Buffers(from, buffers),
                 _ => Moved::Broken(from),
             };
-            vec![Done::Report(plan.attempt, moved)]
+            done.push(Done::Report(plan.attempt, moved));
+            done
         }
         _ => Vec::new(),
     }
+}
+
+fn contribution_header(plan: &Plan, weight: f64) -> wire::ContributionHeader {
+    wire::ContributionHeader {
+        spec: plan.spec,
+        weight,
+        wire: WireType::Float32,
+    }
+}
+
+/// The weights and values that arrived, and this node's own for the shards, by their senders.
+fn gather(
+    plan: &Plan,
+    shards: &[ShardId],
+    own: Option<&Contribution>,
+    others: &[Stream],
+) -> BTreeMap<NodeId, (f64, Pieces)> {
+    let mut contributed = BTreeMap::new();
+    if let Some(own) = own
+        && plan.contributes()
+    {
+        contributed.insert(plan.me, (own.weight, cut(plan, shards, own)));
+    }
+    for stream in others {
+        if let (
+            Bulk::Contribution(header) | Bulk::Relayed(header) | Bulk::Partial(header),
+            Body::Pieces(pieces),
+        ) = (&stream.content, &stream.stream)
+        {
+            contributed.insert(stream.header.sender, (header.weight, pieces.clone()));
+        }
+    }
+    contributed
+}
+
+/// The weights and values of a shard, in the order of their senders.
+fn pieces_of(contributed: &BTreeMap<NodeId, (f64, Pieces)>, shard: ShardId) -> Vec<(f64, &[f64])> {
+    contributed
+        .values()
+        .filter_map(|(weight, pieces)| Some((*weight, pieces.get(&shard)?.as_slice())))
+        .collect()
 }
 
 /// Signs like an owner that publishes these values.
@@ -266,11 +342,11 @@ fn signed(pieces: &Pieces) -> Signed {
     Signed::simulated(&bytes)
 }
 
-/// The part of a contribution that belongs to an owner's shards.
-fn cut(plan: &Plan, owner: NodeId, own: &Contribution) -> Pieces {
-    plan.owned_by(owner)
-        .into_iter()
-        .map(|shard| (shard, own.values[plan.layout.range(shard)].to_vec()))
+/// The part of a contribution that belongs to these shards.
+fn cut(plan: &Plan, shards: &[ShardId], own: &Contribution) -> Pieces {
+    shards
+        .iter()
+        .map(|shard| (*shard, own.values[plan.layout.range(*shard)].to_vec()))
         .collect()
 }
 
@@ -287,26 +363,11 @@ fn reduce(
         contributions,
         states,
     } = reduction;
-    let mut contributed = BTreeMap::new();
-    if let Some(own) = own
-        && plan.contributes()
-    {
-        contributed.insert(plan.me, (own.weight, cut(plan, plan.me, own)));
-    }
-    for stream in contributions {
-        if let (Bulk::Contribution(wire::ContributionHeader { weight, .. }), Body::Pieces(pieces)) =
-            (&stream.content, &stream.stream)
-        {
-            contributed.insert(stream.header.sender, (*weight, pieces.clone()));
-        }
-    }
+    let contributed = gather(plan, &plan.owned_by(plan.me), own, contributions);
     let mut made = Pieces::new();
     let mut next_states = BTreeMap::new();
     for (shard, before) in states {
-        let pieces = contributed
-            .values()
-            .filter_map(|(weight, pieces)| Some((*weight, pieces.get(shard)?.as_slice())));
-        let mut values = average(&pieces.collect::<Vec<_>>());
+        let mut values = average(&pieces_of(&contributed, *shard));
         if plan.spec.kind == RoundKind::Slow {
             let mut momentum = vec![0.0; values.len()];
             if !publication.lost.contains(shard) {

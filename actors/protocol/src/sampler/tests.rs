@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::single_range_in_vec_init)]
 
 use super::*;
-use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, Round, Term};
+use crate::ident::{ClusterId, Epoch, GroupId, Incarnation, Lineage, Round, Term};
 use crate::machine::{Identity, Place};
 use crate::published::PublicKey;
 use crate::wire::{ContributionNotice, Frame, Message};
@@ -17,6 +17,7 @@ fn members(devices: &BTreeMap<u64, u16>) -> Vec<Member> {
         incarnation: Incarnation(1),
         address,
         devices: *devices,
+        group: GroupId::default(),
         key: PublicKey::default(),
     };
     devices.iter().map(member).collect()

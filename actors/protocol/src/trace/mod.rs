@@ -69,6 +69,10 @@ pub struct Setup {
     pub quorum: Quorum,
     /// `R`: replicas of a shard beside its owner.
     pub replicas: usize,
+    /// Number of groups of the nodes: with several, sums are rounded in another order than that of
+    /// the ids.
+    #[serde(default = "one_group")]
+    pub groups: u32,
     /// Number of parameters of the model; 0 if unknown.
     pub parameters: u64,
     /// Whether slow momentum is kept in shards.
@@ -82,6 +86,10 @@ pub struct Setup {
     /// Number of samples of an epoch, if the training follows an elastic sampler; 0 if that number
     /// is unknown.
     pub samples: Option<u64>,
+}
+
+const fn one_group() -> u32 {
+    1
 }
 
 /// A decided outcome, as a node applies it.

@@ -4,7 +4,7 @@
 use super::control::{ContributionHeader, Header};
 use super::{BULK_HEADER_BYTES_MAX, DecodeError, EncodeError};
 use crate::algorithm::WireType;
-use crate::ident::Step;
+use crate::ident::{NodeId, Step};
 use serde::{Deserialize, Serialize};
 
 /// The header of a bulk stream.
@@ -48,6 +48,20 @@ pub enum Bulk {
     /// the given encoding; values after the parameters are float32. For the shards that the sender
     /// owns, in ascending order; then its signature of the digest of the new values.
     Update(WireType),
+    /// Reduce: like a contribution, to the relay of the sender's group, for the shards of the owners
+    /// of other groups for which it sums: in ascending order of the owners, then of their shards.
+    Relayed(ContributionHeader),
+    /// Reduce: the sum of a group's contributions to the receiver's shards, from a relay, and the
+    /// sum of their weights. Float32, also where the contributions were encoded: then it is the sum
+    /// of their differences.
+    Partial(ContributionHeader),
+    /// Publish: the new values of an owner of another group and its signature, as a relay got them.
+    Forwarded {
+        /// The owner.
+        owner: NodeId,
+        /// Encoding, as in [`Bulk::Update`]; `None` as in [`Bulk::Parameters`].
+        wire: Option<WireType>,
+    },
 }
 
 impl BulkHeader {

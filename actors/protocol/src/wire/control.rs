@@ -11,7 +11,7 @@ use crate::algorithm::WireType;
 use crate::changeable::SettingValues;
 use crate::coordinator::{Draft, Entry, Outcome, RoundSpec, Voter};
 use crate::forks::{FORKS_MAX, Fork};
-use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
+use crate::ident::{ClusterId, Epoch, GroupId, Incarnation, Lineage, NodeId, Round, Step, Term};
 use crate::machine::Place;
 use crate::membership::settings::SETTINGS_BYTES_MAX;
 use crate::model::ModelSize;
@@ -351,6 +351,8 @@ pub struct Hello {
     pub address: SocketAddr,
     /// Number of its workers.
     pub devices: u16,
+    /// Its group.
+    pub group: GroupId,
     /// Key that signs what it publishes.
     pub key: PublicKey,
     /// The settings that all nodes must share, as `key = value` lines in a fixed order; at most

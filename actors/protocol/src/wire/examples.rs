@@ -8,7 +8,9 @@ use crate::algorithm::WireType;
 use crate::changeable::{ChangedSettings, SettingValues};
 use crate::coordinator::{Draft, Entry, Order, Origin, Outcome, RoundKind, RoundSpec, Voter};
 use crate::forks::Fork;
-use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term};
+use crate::ident::{
+    ClusterId, Epoch, GroupId, Incarnation, Lineage, NodeId, Round, ShardId, Step, Term,
+};
 use crate::model::{ModelSize, TensorDigests, Types};
 use crate::published::{Digest, PublicKey, SIGNATURE_BYTES, Signature, Signed};
 use crate::sampler::{DecidedRound, Progress, Settings};
@@ -26,13 +28,13 @@ pub(super) const PREFACE: &str =
 pub(super) const PREFACE_V6: &str = "\
 0000000008070605040302010900000000000000cdab0000000000000100000020010db8000000000000000000000001e91c01";
 const LINEAGE: &str = "201f1e1d1c1b1a191817161514131211";
-/// Epoch, two members with incarnation, address, devices and key, two slots.
+/// Epoch, two members with incarnation, address, devices, group and key, two slots.
 const VIEW: &str = "\
 0300000000000000\
-020000000000000005000000000000000100000000000000000000000a000005e81c0800\
+020000000000000005000000000000000100000000000000000000000a000005e81c080006000000\
 6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b\
 0900000000000000cdab0000000000000100000020010db8\
-000000000000000000000001e91c0100\
+000000000000000000000001e91c010006000000\
 6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b\
 020000000000000001000000";
 /// Step, learning rate, elements; the kind precedes them.
@@ -52,9 +54,9 @@ const BOTH: &str = "020000000000000005000000000000000900000000000000";
 const TURNED: &str = "020000000000000009000000000000000500000000000000";
 /// Node 5 at 1,000 and node 9 at 2 kilobytes per second.
 const RATES: &str = "02000000000000000500000000000000e8030000090000000000000002000000";
-/// Address, devices, key, settings.
+/// Address, devices, group, key, settings.
 const INTRODUCTION: &str = "\
-000000000a000009e81c0200\
+000000000a000009e81c020006000000\
 6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b\
 1400000000000000746175203d2034380a62657461203d20302e350a";
 const KEY: PublicKey = PublicKey([0x6b; 32]);
@@ -89,6 +91,7 @@ pub(super) fn view() -> View {
         incarnation: Incarnation(incarnation),
         address,
         devices,
+        group: GroupId(6),
         key: KEY,
     };
     let first = View::new(Epoch(2), vec![member(9, 0xabcd, v6, 1)]).unwrap();
@@ -201,6 +204,7 @@ pub(super) fn retained() -> Member {
         incarnation: Incarnation(3),
         address,
         devices: 1,
+        group: GroupId(6),
         key: KEY,
     }
 }
@@ -218,7 +222,7 @@ const ORIGIN: &str = "0200000028000000000000000100000000000000";
 /// A member that waits to vote, a voter that is not a member, the leader.
 const VOTERS: &str = "\
 0100000000000000090000000000000001000000000000000700000000000000030000000000000000000000\
-0a000007e81c0100\
+0a000007e81c010006000000\
 6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b\
 0500000000000000";
 /// A fork at round 41, with two contributors; its lineage follows.
@@ -284,7 +288,7 @@ const CHANGES: &str = "\
 01000000000000000200\
 01000000000000000100\
 020000000000000001000300\
-010000000000000005000000000000000100000000000000000000000a000005e81c0800\
+010000000000000005000000000000000100000000000000000000000a000005e81c080006000000\
 6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b";
 
 fn draft_bytes(kind: &str) -> String {
@@ -359,6 +363,7 @@ fn hellos() -> Vec<(Message, String)> {
         Message::Hello(Hello {
             address,
             devices: 2,
+            group: GroupId(6),
             key: KEY,
             settings,
             model,
@@ -685,14 +690,15 @@ pub(super) fn messages() -> Vec<(Message, String)> {
 
 /// One example of every stream header, with the golden bytes after the header.
 pub(super) fn contents() -> Vec<(Bulk, String)> {
-    let contribution = |wire| {
-        Bulk::Contribution(ContributionHeader {
-            spec: spec(RoundKind::Gradients),
-            weight: 0.75,
-            wire,
-        })
+    let header = |wire| ContributionHeader {
+        spec: spec(RoundKind::Gradients),
+        weight: 0.75,
+        wire,
     };
+    let contribution = |wire| Bulk::Contribution(header(wire));
     let contributed = |wire: &str| format!("00000000{GRADIENTS}{TERMS}000000000000e83f{wire}");
+    let summed = format!("{GRADIENTS}{TERMS}000000000000e83f00000000");
+    let owner = NodeId(5);
     vec![
         (contribution(WireType::Float32), contributed("00000000")),
         (contribution(WireType::BFloat16), contributed("01000000")),
@@ -714,6 +720,25 @@ pub(super) fn contents() -> Vec<(Bulk, String)> {
             "0500000001000000".to_owned(),
         ),
         (Bulk::Update(WireType::Int8), "0500000002000000".to_owned()),
+        (
+            Bulk::Relayed(header(WireType::Float32)),
+            format!("06000000{summed}"),
+        ),
+        (
+            Bulk::Partial(header(WireType::Float32)),
+            format!("07000000{summed}"),
+        ),
+        (
+            Bulk::Forwarded { owner, wire: None },
+            "08000000050000000000000000".to_owned(),
+        ),
+        (
+            Bulk::Forwarded {
+                owner,
+                wire: Some(WireType::Int8),
+            },
+            "0800000005000000000000000102000000".to_owned(),
+        ),
     ]
 }
 

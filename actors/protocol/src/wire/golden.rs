@@ -105,6 +105,9 @@ fn every_message_has_an_example() {
         Bulk::Gossip { .. },
         Bulk::Buffers,
         Bulk::Update(_),
+        Bulk::Relayed(_),
+        Bulk::Partial(_),
+        Bulk::Forwarded { .. },
     );
 }
 

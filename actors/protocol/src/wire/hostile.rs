@@ -6,7 +6,7 @@
 use super::examples::{contents, contributed, datagrams, draft, frame, messages, preface, stream};
 use super::*;
 use crate::coordinator::{Draft, RoundKind};
-use crate::ident::{Epoch, Incarnation, Lineage, NodeId};
+use crate::ident::{Epoch, GroupId, Incarnation, Lineage, NodeId};
 use crate::membership::settings::SETTINGS_BYTES_MAX;
 use crate::published::PublicKey;
 use crate::view::{Member, View};
@@ -183,13 +183,14 @@ pub(super) fn large_view(members: usize) -> Result<View, crate::view::ViewError>
         incarnation: Incarnation(1),
         address,
         devices: 8,
+        group: GroupId::default(),
         key: PublicKey::default(),
     };
     View::new(Epoch(1), (0..members as u64).map(member).collect())
 }
 
 /// Encoded size of a member with a long address, and of a slot, in bytes.
-pub(super) const MEMBER: usize = 8 + 8 + (4 + 16 + 2) + 2 + 32;
+pub(super) const MEMBER: usize = 8 + 8 + (4 + 16 + 2) + 2 + 4 + 32;
 pub(super) const SEAT: usize = 2;
 
 /// The bytes of a `Found` frame whose view contains `ids` unchecked.

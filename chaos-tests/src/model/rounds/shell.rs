@@ -4,7 +4,7 @@ use super::{GRACE, ROUND_TIMEOUT};
 use slowmo_protocol::coordinator::{
     Attempt, Coordinator, In, Outcome, Plan, Publication, Settings, Voter,
 };
-use slowmo_protocol::ident::{ClusterId, Incarnation, NodeId, Round};
+use slowmo_protocol::ident::{ClusterId, GroupId, Incarnation, NodeId, Round};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::published::{PublicKey, Signed};
 use slowmo_protocol::time::Instant;
@@ -261,6 +261,7 @@ pub fn member(id: NodeId, incarnation: Incarnation) -> Member {
         incarnation,
         address: SocketAddr::from(([127, 0, 0, 1], 1)),
         devices: 1,
+        group: GroupId::default(),
         key: PublicKey::default(),
     }
 }

@@ -16,7 +16,7 @@ use super::mail::{Mail, Output, Part};
 use aggregator::Exchanges;
 use slowmo_protocol::algorithm::OuterOptimizer;
 use slowmo_protocol::gossip_peer::{self, Waits};
-use slowmo_protocol::ident::{ClusterId, NodeId};
+use slowmo_protocol::ident::{ClusterId, GroupId, NodeId};
 use slowmo_protocol::machine::Identity;
 use slowmo_protocol::node::{self, ToAggregator, settle_wait};
 use slowmo_protocol::policy::Bootstrap;
@@ -130,6 +130,12 @@ pub fn tick(part: Part) -> Option<Mail> {
     })
 }
 
+/// The group of a node; groups are of any size.
+fn group_of(node: NodeId, groups: u32) -> GroupId {
+    let mixed = node.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    GroupId((mixed % u64::from(groups.max(1))) as u32)
+}
+
 fn members_settings(
     identity: Identity,
     address: SocketAddr,
@@ -140,6 +146,7 @@ fn members_settings(
         identity,
         address,
         devices: 1,
+        group: group_of(identity.node, config.groups),
         key: PublicKey::default(),
         min_nodes: config.min_nodes,
         max_nodes: slowmo_protocol::view::MEMBERS_MAX,

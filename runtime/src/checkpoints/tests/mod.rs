@@ -16,7 +16,7 @@ use slowmo_actors::ports::store::{Snapshot, Store};
 use slowmo_actors::status::StatusBoard;
 use slowmo_protocol::checkpoint::Points;
 use slowmo_protocol::coordinator::{Origin, Outcome, RoundKind, RoundSpec};
-use slowmo_protocol::ident::{Epoch, Incarnation, Lineage, NodeId, Round, ShardId, Step};
+use slowmo_protocol::ident::{Epoch, GroupId, Incarnation, Lineage, NodeId, Round, ShardId, Step};
 use slowmo_protocol::published::PublicKey;
 use slowmo_protocol::shards::Layout;
 use slowmo_protocol::trace::Start;
@@ -103,6 +103,7 @@ fn snapshot(node: u64, step: u64) -> Snapshot {
         incarnation: Incarnation(5),
         address,
         devices: 1,
+        group: GroupId::default(),
         key: PublicKey::default(),
     };
     let spec = RoundSpec {

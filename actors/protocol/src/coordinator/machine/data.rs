@@ -149,10 +149,14 @@ impl Movement {
 
     /// Whether data from `node` may still have to arrive.
     pub fn waits_for(&self, node: NodeId) -> bool {
-        let published = self.parameters_from.contains(&node)
+        let sends = |owner: &NodeId| *owner == node || self.plan.publisher(*owner) == node;
+        let published = self.parameters_from.iter().any(sends)
             || self.state_from.contains(&node)
             || self.buffers_from == Some(node);
-        published || (self.reducing && self.plan.contributors.contains(&node))
+        // A relay's sums are done at the latest when their owners have published.
+        let sums =
+            self.reducing || (!self.parameters_from.is_empty() && !self.plan.sums_for().is_empty());
+        published || (sums && self.plan.contributors.contains(&node))
     }
 
     /// Whether all data of the attempt for this node has arrived.

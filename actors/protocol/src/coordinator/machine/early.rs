@@ -73,7 +73,7 @@ impl Early {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::ident::{ClusterId, Epoch, Incarnation, Lineage, Round, Term};
+    use crate::ident::{ClusterId, Epoch, GroupId, Incarnation, Lineage, Round, Term};
     use crate::published::PublicKey;
     use crate::view::{Member, View};
     use std::net::SocketAddr;
@@ -104,6 +104,7 @@ mod tests {
             incarnation: Incarnation(1),
             address,
             devices: 1,
+            group: GroupId::default(),
             key: PublicKey::default(),
         };
         let view = View::new(Epoch(1), (0..MEMBERS_MAX as u64).map(member).collect()).unwrap();

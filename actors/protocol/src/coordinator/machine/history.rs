@@ -225,7 +225,7 @@ impl Coordinator {
             spec,
             (contributors, participants),
             layout,
-            &map,
+            (&history.view, &map),
         );
         Some(plan.restoring(self.settings.restores))
     }

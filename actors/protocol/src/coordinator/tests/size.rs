@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::coordinator::VOTES_WAIT;
+use crate::ident::GroupId;
 use crate::published::PublicKey;
 use std::net::SocketAddr;
 
@@ -14,6 +15,7 @@ fn large_view(nodes: u64) -> View {
         incarnation: Incarnation(1_700_000_000_000_000 + index),
         address: SocketAddr::from(([10, 1, (index >> 8) as u8, index as u8], 7400)),
         devices: 8,
+        group: GroupId::default(),
         key: PublicKey::default(),
     };
     View::new(Epoch::BOOTSTRAP, (0..nodes).map(member).collect()).unwrap()

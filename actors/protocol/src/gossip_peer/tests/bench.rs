@@ -4,7 +4,7 @@
 use super::identity;
 use crate::algorithm::{Gossip, LatePeers};
 use crate::gossip_peer::{Effect, GossipPeer, In, Key, Mix, Plan, Waits};
-use crate::ident::{Epoch, Incarnation, Lineage, NodeId, Round, Step, Term};
+use crate::ident::{Epoch, GroupId, Incarnation, Lineage, NodeId, Round, Step, Term};
 use crate::machine::{Machine, Outbox, Place};
 use crate::published::PublicKey;
 use crate::time::{Instant, Span};
@@ -28,6 +28,7 @@ pub fn view_of(epoch: Epoch, ids: impl IntoIterator<Item = (NodeId, u64)>) -> Vi
         incarnation: Incarnation(incarnation),
         address: ([127, 0, 0, 1], 1).into(),
         devices: 1,
+        group: GroupId::default(),
         key: PublicKey::default(),
     };
     View::new(epoch, ids.into_iter().map(member).collect()).unwrap()

@@ -8,7 +8,7 @@ mod leaving;
 mod misfits;
 
 use super::*;
-use crate::ident::ClusterId;
+use crate::ident::{ClusterId, GroupId};
 use crate::policy::Bootstrap;
 use crate::published::PublicKey;
 use crate::wire::Frame;
@@ -26,6 +26,7 @@ pub(super) fn machine(id: u64, min_nodes: usize, shared: &str) -> Membership {
         },
         address: member.address,
         devices: member.devices,
+        group: member.group,
         key: member.key,
         min_nodes,
         max_nodes: 4,
@@ -50,6 +51,7 @@ pub(super) fn member(id: u64) -> Member {
         incarnation: Incarnation(id + 100),
         address: SocketAddr::from(([127, 0, 0, 1], 7000 + id as u16)),
         devices: 1,
+        group: GroupId::default(),
         key: PublicKey::default(),
     }
 }

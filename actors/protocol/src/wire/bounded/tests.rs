@@ -4,7 +4,7 @@
 
 use crate::changeable::ChangedSettings;
 use crate::coordinator::{Base, Draft, Entry, Order, Outcome, Proposal, RoundKind, VOTERS_KEPT};
-use crate::ident::{Epoch, NodeId, ShardId, Step};
+use crate::ident::{Epoch, GroupId, NodeId, ShardId, Step};
 use crate::membership::settings::SETTINGS_BYTES_MAX;
 use crate::model::ModelSize;
 use crate::published::{Digest, PublicKey};
@@ -66,6 +66,7 @@ fn the_largest_messages_fit_a_control_frame() {
     let hello = Hello {
         address,
         devices: 1,
+        group: GroupId::default(),
         key: PublicKey::default(),
         settings,
         model,
@@ -212,6 +213,7 @@ fn lists() -> Vec<Counted> {
         frame(Message::Hello(Hello {
             address,
             devices: 1,
+            group: GroupId::default(),
             key: PublicKey::default(),
             settings,
             model: None,
@@ -387,6 +389,7 @@ fn texts() -> Vec<Counted> {
         frame(Message::Hello(Hello {
             address,
             devices: 1,
+            group: GroupId::default(),
             key: PublicKey::default(),
             settings,
             model: None,

@@ -1,0 +1,60 @@
+//! The relay's part of a round over several groups: sums its group's contributions for the owners
+//! of other groups, chunk by chunk, and sends the sums to them.
+
+use super::reduce::{Expected, OwnContribution, Sources, gather};
+use super::transfer::{Broken, open};
+use crate::buffers::chunks;
+use crate::context::NodeContext;
+use crate::data::{Buffers, Coding};
+use crate::ports::transport::BulkError;
+use slowmo_protocol::algorithm::WireType;
+use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::node::GroupSum;
+use slowmo_protocol::wire::{Bulk, ContributionHeader};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Sums up and sends, for one owner after the other in ascending id. `own` is this node's
+/// contribution, if it contributes.
+pub async fn sum(
+    context: Arc<NodeContext>,
+    sum: GroupSum<Buffers>,
+    coding: Option<Coding>,
+    own: Option<OwnContribution>,
+) -> Result<(), Broken> {
+    let GroupSum {
+        plan,
+        contributions,
+    } = sum;
+    let expected = Expected::of(&context, &plan, coding.as_ref());
+    let (sources, weight) = gather(plan.me, own, contributions, &expected, &BTreeMap::new())?;
+    let mut sources = Sources::new(&context, &plan, coding.as_ref(), sources);
+    let content = Bulk::Partial(ContributionHeader {
+        spec: plan.spec,
+        weight,
+        wire: WireType::Float32,
+    });
+    // All begin before any value is sent: an owner reads nothing before all its streams have begun.
+    let mut streams = Vec::new();
+    for owner in plan.sums_for() {
+        let stream = open(&context, plan.place, owner, content.clone()).await;
+        streams.push((owner, stream.map_err(|error| broken(owner, &error))?));
+    }
+    for (owner, mut stream) in streams {
+        let shards = plan.owned_by(owner).into_iter();
+        for range in shards.flat_map(|shard| chunks(plan.layout.range(shard))) {
+            let mut chunk = context.pool.take(range.len());
+            sources.sum(coding.as_ref(), &range, &mut chunk).await?;
+            let sent = stream.send(chunk.freeze().bytes(0..range.len())).await;
+            sent.map_err(|error| broken(owner, &error))?;
+        }
+        let finished = stream.finish().await;
+        finished.map_err(|error| broken(owner, &error))?;
+    }
+    sources.end().await
+}
+
+fn broken(owner: NodeId, error: &BulkError) -> Broken {
+    tracing::info!(node = %owner, %error, "the stream of a group's sum broke");
+    Broken::Stream(owner)
+}
