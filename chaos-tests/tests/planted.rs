@@ -18,7 +18,7 @@ fn expected(bug: Bug) -> (&'static str, u64) {
         Bug::MomentumNotHandedOver => ("momentum_matches", 3),
         Bug::DecideWithoutQuorum => ("majority", 1),
         Bug::LostStreamsUnnoticed => ("progress", 1510),
-        Bug::PromiseUntold => ("progress", 278),
+        Bug::PromiseUntold => ("progress", 503),
         Bug::SamplerRepeats => ("samples_once", 8),
         // These two would stand still later. Before that they are named for what they send.
         Bug::FreshDonor => ("naming", 1),

@@ -43,8 +43,21 @@ pub struct Task {
     pub compute_ms: u64,
     /// Id of the node whose computation takes longer, and the factor.
     pub slow: Option<(u64, u32)>,
+    /// Number of nodes.
+    pub nodes: u16,
+    /// Number of groups that they are in, in the order of their ids.
+    pub groups: u16,
     /// Ends without `leave()`, like a program that returns too early.
     pub returns_early: bool,
+}
+
+impl Task {
+    /// The group of the node with this id, from 1 on; `None` if there is only one.
+    fn group(&self, node: u64) -> Option<String> {
+        let nodes = u64::from(self.nodes).max(1);
+        let index = node.saturating_sub(1) * u64::from(self.groups) / nodes;
+        (self.groups > 1).then(|| format!("bench-{index}"))
+    }
 }
 
 /// Event of a node, one JSON object per line. Times are microseconds since 1970: all nodes run on
@@ -123,7 +136,10 @@ impl BenchNode {
     pub fn run(self) -> anyhow::Result<()> {
         tell(&NodeEvent::Up { at_us: unix_us() })?;
         let task = self.task;
-        let config = Config::load()?;
+        let mut config = Config::load()?;
+        if let Some(group) = config.node_id.and_then(|node| task.group(node)) {
+            config = config.with("group", &group)?;
+        }
         let factor = match task.slow {
             Some((node, factor)) if Some(node) == config.node_id => factor,
             _ => 1,

@@ -120,6 +120,8 @@ impl Measurement<'_> {
             steps: self.steps,
             compute_ms: self.compute_ms,
             slow: self.slow,
+            nodes: self.sizes.nodes,
+            groups: self.sizes.groups,
             ..Task::default()
         };
         let mut plan = plan(nodes, &task, self.settings, TIME_MAX)?;

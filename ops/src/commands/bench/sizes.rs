@@ -37,6 +37,14 @@ pub struct Sizes {
     #[arg(long, value_name = "NAMESPACE=ADDRESS", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<Host>,
+    /// Groups that the nodes are in (key group), in the order of the nodes, of equal size.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=NODES_MAX as i64)
+    )]
+    pub groups: u16,
 }
 
 impl Sizes {
@@ -50,7 +58,8 @@ impl Sizes {
         (self.model_bytes() / 4) as usize
     }
 
-    /// Bytes that each node sends in an exact average: `2(W−1)/W` of the model.
+    /// Bytes that each node sends in an exact average: `2(W−1)/W` of the model, as a mean over the
+    /// nodes also where they are in several groups.
     pub fn average_bytes(&self) -> f64 {
         let nodes = f64::from(self.nodes);
         2.0 * (nodes - 1.0) / nodes * self.model_bytes() as f64
@@ -93,8 +102,12 @@ impl Sizes {
 
     /// Nodes, link and model, for the head of a table.
     pub fn title(&self) -> String {
+        let groups = match self.groups {
+            1 => String::new(),
+            groups => format!(" in {groups} groups"),
+        };
         format!(
-            "{} nodes over {}, {} MiB",
+            "{} nodes{groups} over {}, {} MiB",
             self.nodes,
             self.link(),
             self.mib
@@ -112,6 +125,12 @@ impl Sizes {
             );
             self.nodes = u16::try_from(hosts)?;
         }
+        ensure!(
+            self.groups <= self.nodes,
+            "{} groups of {} nodes: each group needs a node",
+            self.groups,
+            self.nodes
+        );
         let needed = self.model_bytes() * u64::from(self.nodes);
         ensure!(
             needed <= 64 << 30,
@@ -133,6 +152,7 @@ mod tests {
             nodes,
             mib: 64,
             hosts: Vec::new(),
+            groups: 1,
         };
         let model = f64::from(64 << 20);
         for (nodes, average, outer, gossip) in
