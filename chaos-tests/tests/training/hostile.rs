@@ -258,6 +258,20 @@ fn wrong_stream_headers() -> Vec<Vec<u8>> {
         Bulk::Parameters,
         Bulk::Update(WireType::Float32),
         Bulk::Update(WireType::BFloat16),
+        Bulk::Relayed(ContributionHeader {
+            spec: spec(),
+            weight: 1.0,
+            wire: WireType::Float32,
+        }),
+        Bulk::Partial(ContributionHeader {
+            spec: spec(),
+            weight: f64::INFINITY,
+            wire: WireType::Float32,
+        }),
+        Bulk::Forwarded {
+            owner: NodeId(1),
+            wire: None,
+        },
         Bulk::State,
         Bulk::Buffers,
         Bulk::Gossip {

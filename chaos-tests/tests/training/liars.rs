@@ -32,9 +32,17 @@ fn witnesses(config: &Config, liar: u64, lie: fn(&mut Bulk) -> Vec<u8>) -> Vec<W
         min_nodes: IDS.len(),
         ..config.clone()
     };
+    // Where nodes are in groups, odd ids are in one and even ids in the other.
+    let in_its_group = |id: u64| Config {
+        group: config
+            .group
+            .as_ref()
+            .map(|_| format!("half-{}", id % 2).parse().unwrap()),
+        ..config.clone()
+    };
     let nodes: Vec<Runtime> = IDS
         .iter()
-        .map(|id| in_hub(&hub, *id, &IDS, &config))
+        .map(|id| in_hub(&hub, *id, &IDS, &in_its_group(*id)))
         .collect();
     let done = AtomicBool::new(false);
     let together = Barrier::new(IDS.len() - 1);
@@ -167,6 +175,56 @@ fn gossips_too_much(content: &mut Bulk) -> Vec<u8> {
     match content {
         Bulk::Gossip { .. } => 3e38f32.to_le_bytes().to_vec(),
         _ => Vec::new(),
+    }
+}
+
+fn sums_to_nan(content: &mut Bulk) -> Vec<u8> {
+    match content {
+        Bulk::Partial(_) => not_a_number(),
+        _ => Vec::new(),
+    }
+}
+
+fn sums_too_many(content: &mut Bulk) -> Vec<u8> {
+    if let Bulk::Partial(sum) = content {
+        sum.weight += 1.0;
+    }
+    Vec::new()
+}
+
+fn contributes_nan_to_its_relay(content: &mut Bulk) -> Vec<u8> {
+    match content {
+        Bulk::Relayed(_) => not_a_number(),
+        _ => Vec::new(),
+    }
+}
+
+/// Values that could be right.
+fn passes_on_other_values(content: &mut Bulk) -> Vec<u8> {
+    match content {
+        Bulk::Forwarded { .. } => 0.25f32.to_le_bytes().to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn a_relay_that_lies_is_left_out() {
+    let lies = [
+        sums_to_nan,
+        sums_too_many,
+        contributes_nan_to_its_relay,
+        passes_on_other_values,
+    ];
+    for (lie, wire) in lies
+        .into_iter()
+        .flat_map(|lie| [WireType::Float32, WireType::Int8].map(|wire| (lie, wire)))
+    {
+        let config = Config {
+            group: Some("halves".parse().unwrap()),
+            round_wire: wire,
+            ..local_sgd(1, 4, 1.0, 0.5)
+        };
+        assert_named(&config, 4, 1, lie);
     }
 }
 

@@ -17,8 +17,6 @@ pub const VALUES: usize = 42;
 pub const TAU: u64 = 2;
 /// Of the slow momentum.
 pub const BETA: f32 = 0.5;
-/// How far encoded rounds may lead from float32 ones: a few steps of the wire type.
-const ROUGHLY: f32 = 0.03;
 
 /// The words of every node, and the decisions.
 #[derive(Default)]
@@ -212,9 +210,10 @@ impl Book {
         }
     }
 
-    /// The same where rounds are encoded: what a round drops depends on who owned what, so nodes
-    /// are compared with each other, bit for bit, and only roughly with the single process.
-    pub fn check_encoded(&self, replicas: usize) {
+    /// The same where rounding depends on who owned what, as in encoded rounds and in those over
+    /// groups: nodes are compared with each other, bit for bit, and only within `roughly` with the
+    /// single process.
+    pub fn check_roughly(&self, replicas: usize, roughly: f32) {
         assert_eq!(self.torn, None);
         let decided = self.follow(replicas);
         self.check_holders(replicas);
@@ -228,7 +227,7 @@ impl Book {
             );
             for (found, rough) in parameters.iter().zip(&decided[round].parameters) {
                 assert!(
-                    (found - rough).abs() < ROUGHLY,
+                    (found - rough).abs() < roughly,
                     "node {node} after round {round}: {found} against {rough}"
                 );
             }

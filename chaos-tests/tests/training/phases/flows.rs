@@ -123,6 +123,23 @@ fn a_node_killed_at_any_phase_of_an_encoded_slow_round() {
     }
 }
 
+/// Odd and even ids are in two groups, of two or three nodes each: members, owners and relays die.
+#[test]
+fn a_node_killed_at_any_phase_of_a_round_over_two_groups() {
+    const SIX: [u64; 6] = [2, 3, 4, 5, 8, 9];
+    let in_groups = |config: Config| Config {
+        group: Some("halves".parse().unwrap()),
+        ..config
+    };
+    assert_nothing_lost(&killed(&IDS, &in_groups(config(4, 1)), SLOW));
+    assert_nothing_lost(&killed(&SIX, &in_groups(config(6, 1)), AVERAGE));
+    let encoded = Config {
+        round_wire: WireType::Int8,
+        ..config(4, 1)
+    };
+    assert_nothing_lost(&killed(&IDS, &in_groups(encoded), SLOW));
+}
+
 /// A node that is killed is started again before anybody noticed.
 #[test]
 fn a_node_killed_and_started_again_at_once() {

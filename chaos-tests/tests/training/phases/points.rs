@@ -8,7 +8,13 @@ use slowmo_protocol::wire::{Bulk, BulkHeader, Frame, Header, Message};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stream {
     Contribution,
+    /// A contribution for the relay of its group.
+    Relayed,
+    /// The sum of a group.
+    Sum,
     Parameters,
+    /// Parameters that a relay passes on.
+    Forwarded,
     State,
 }
 
@@ -62,7 +68,10 @@ pub fn classify(sending: Sending<'_>) -> Option<(Round, Kind)> {
         let BulkHeader::V1 { header, content } = header;
         let stream = match content {
             Bulk::Contribution(_) => Stream::Contribution,
+            Bulk::Relayed(_) => Stream::Relayed,
+            Bulk::Partial(_) => Stream::Sum,
             Bulk::Parameters | Bulk::Update(_) => Stream::Parameters,
+            Bulk::Forwarded { .. } => Stream::Forwarded,
             Bulk::State => Stream::State,
             // Buffers travel where joiners get a copy, which these cases do not ask for.
             Bulk::Gossip { .. } | Bulk::Buffers => return None,

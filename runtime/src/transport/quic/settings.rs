@@ -208,7 +208,7 @@ impl Tuning {
             .black_hole_cooldown(MTU_RETRY);
         let mut acknowledgements = AckFrequencyConfig::default();
         acknowledgements
-            .ack_eliciting_threshold(VarInt::from_u32(25))
+            .ack_eliciting_threshold(VarInt::from_u32(10))
             .max_ack_delay(Some(ACK_DELAY_MAX));
         let mut config = TransportConfig::default();
         config
