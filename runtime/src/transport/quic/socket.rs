@@ -112,12 +112,35 @@ fn udp_socket(address: SocketAddr, tuning: &Tuning) -> io::Result<UdpSocket> {
     // The kernel grants at most net.core.rmem_max and wmem_max; smaller buffers only cost speed.
     let _ = socket.set_recv_buffer_size(tuning.socket_buffer_bytes);
     let _ = socket.set_send_buffer_size(tuning.socket_buffer_bytes);
+    // Nobody waits for a link on loopback.
+    if !address.ip().is_loopback() {
+        warn_if_small(&socket, tuning.socket_buffer_bytes);
+    }
     if address.is_ipv6() {
         // One socket serves both families where the system allows it; IPv6 alone works as well.
         let _ = socket.set_only_v6(false);
     }
     socket.bind(&address.into())?;
     Ok(socket.into())
+}
+
+/// Packets that come while the runtime is busy wait in the receive buffer, those of all peers
+/// together. Beyond it they are lost, which on a fast link costs more than anything else.
+fn warn_if_small(socket: &Socket, wanted: usize) {
+    // Linux reports twice what it grants, for its own bookkeeping.
+    let doubles = if cfg!(target_os = "linux") { 2 } else { 1 };
+    let Ok(reported) = socket.recv_buffer_size() else {
+        return;
+    };
+    let granted = reported / doubles;
+    if granted < wanted {
+        tracing::warn!(
+            granted_kib = granted >> 10,
+            wanted_kib = wanted >> 10,
+            "the system grants a small receive buffer: packets are lost on links of about 1 Gbit/s \
+             and more; on Linux set net.core.rmem_max (sysctl) to {wanted}"
+        );
+    }
 }
 
 fn bind_error(address: SocketAddr, error: io::Error) -> BindError {
