@@ -1,8 +1,9 @@
 //! The relay's part of a round over several groups: sums its group's contributions for the owners
 //! of other groups, chunk by chunk, and sends the sums to them.
 
+use super::opening::open;
 use super::reduce::{Expected, OwnContribution, Sources, gather};
-use super::transfer::{Broken, open};
+use super::transfer::Broken;
 use crate::buffers::chunks;
 use crate::context::NodeContext;
 use crate::data::{Buffers, Coding};

@@ -14,6 +14,7 @@ mod disagreement;
 mod group_sum;
 mod keeping;
 mod movements;
+mod opening;
 mod outlets;
 mod recording;
 mod reduce;
@@ -24,8 +25,8 @@ mod tests;
 mod transfer;
 
 pub use keeping::AppliedRound;
+pub use opening::CONNECT_WAIT_MAX;
 pub use outlets::PUBLISH_WINDOW_CHUNKS;
-pub use transfer::CONNECT_WAIT_MAX;
 
 use crate::buffers::ChunkedBuffer;
 use crate::context::{MAILBOX_CREDITS_MAX, NodeContext};

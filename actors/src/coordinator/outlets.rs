@@ -1,6 +1,6 @@
 //! Streams of published values: a bounded queue for each receiver.
 
-use super::transfer::open;
+use super::opening::open;
 use crate::context::NodeContext;
 use crate::data::Coding;
 use crate::ports::transport::BulkError;

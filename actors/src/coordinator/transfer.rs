@@ -1,11 +1,12 @@
 //! The plain data movements of a round: sends the frozen contribution to the owners, receives the
 //! owners' publications, and moves state to other holders.
 
+use super::opening::open;
 use super::outlets::Outlets;
 use super::signing::is_signed;
 use crate::buffers::{ChunkedBuffer, chunks};
 use crate::context::NodeContext;
-use crate::data::{Arrived, Buffers, Coding, Gathered, ReadError, ShardState, check};
+use crate::data::{Arrived, Buffers, Coding, ReadError, ShardState, check};
 use crate::ports::transport::{BulkError, BulkReceiver, BulkSender};
 use bytes::Bytes;
 use slowmo_protocol::coordinator::{Attempt, Claim, Statement, Voter};
@@ -15,10 +16,8 @@ use slowmo_protocol::node::{Moved, parameters_of};
 use slowmo_protocol::published::{Hasher, PublicKey, SIGNATURE_BYTES, Signed};
 use slowmo_protocol::shards::Layout;
 use slowmo_protocol::sound::Unsound;
-use slowmo_protocol::wire::{Bulk, BulkHeader};
+use slowmo_protocol::wire::Bulk;
 use std::ops::Range;
-use std::time::Duration;
-use tokio::time::Instant;
 
 /// Reason why a data movement ended without a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,44 +54,9 @@ impl From<Broken> for Moved<Buffers> {
     }
 }
 
-/// Longest time that a stream waits for a connection: two nodes that join in one round dial each
-/// other only when they hear of it.
-pub const CONNECT_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Bytes that are read and added to a digest at once: so few that they are still in the cache,
 /// where that takes two thirds of the time, and enough for the widest vectors.
 const HASHED_BYTES: usize = 32 << 10;
-/// Interval at which a waiting stream checks for the connection.
-const CONNECT_LOOK_INTERVAL: Duration = Duration::from_millis(10);
-
-/// Opens a bulk stream of the round.
-pub async fn open(
-    context: &NodeContext,
-    place: Place,
-    to: NodeId,
-    content: Bulk,
-) -> Result<Box<dyn BulkSender>, BulkError> {
-    let header = context.settings.identity.header(place);
-    let header = BulkHeader::V1 {
-        header,
-        content: content.clone(),
-    }
-    .encode()
-    .map_err(|error| BulkError::Broken(error.to_string()))?;
-    let header = Bytes::from(header);
-    let give_up = Instant::now() + CONNECT_WAIT_MAX;
-    loop {
-        match context.transport.open_bulk(to, header.clone()).await {
-            Err(BulkError::NotConnected(_)) if Instant::now() < give_up => {
-                tokio::time::sleep(CONNECT_LOOK_INTERVAL).await
-            }
-            opened => {
-                let stream = context.metrics.counts_sent(&content, opened?);
-                return Ok(Box::new(Gathered::new(stream)));
-            }
-        }
-    }
-}
-
 /// Streams `shards` of this node's contribution to their owner, or its buffers to a joiner, chunk
 /// by chunk as `chunk` makes them.
 pub async fn contribute(
