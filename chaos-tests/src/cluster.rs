@@ -52,7 +52,8 @@ impl Deref for Cluster {
     }
 }
 
-/// Starts one node per id with `configure`d settings; ids need not be consecutive.
+/// Starts one node per id with `configure`d settings; ids need not be consecutive. Where a group is
+/// configured, every second node is in another one.
 ///
 /// # Errors
 /// A node did not start; those before it stop.
@@ -70,7 +71,13 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
     let places: Vec<u64> = (0..ids.len() as u64).collect();
     let mut nodes = Vec::new();
     for (index, id) in ids.iter().enumerate() {
+        let group = configure.group.as_ref().map(|group| {
+            let name = format!("{group}-{}", index % 2);
+            name.parse()
+                .map_err(|_| machine(format!("{name:?} is no name of a group")))
+        });
         let mut config = Config {
+            group: group.transpose()?,
             node_id: Some(*id),
             min_nodes: ids.len(),
             runtime_threads: Some(1),

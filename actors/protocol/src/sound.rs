@@ -25,8 +25,11 @@ pub const GOSSIP_MAX: f32 = 16.0 * SENT_MAX;
 /// Largest magnitude of a value in a contribution, to which a node adds the messages of all other
 /// members that have arrived: 2⁹⁶. The sum of [`MEMBERS_MAX`] contributions is below 2¹⁰⁸.
 pub const CONTRIBUTION_MAX: f32 = MEMBERS_MAX as f32 * GOSSIP_MAX;
-/// Largest magnitude of a value in a sum of contributions, as a relay sends it: 2¹⁰⁸.
-pub const SUM_MAX: f32 = MEMBERS_MAX as f32 * CONTRIBUTION_MAX;
+/// Largest magnitude of a value in a sum of so many contributions, as a relay sends it.
+#[must_use]
+pub fn sum_max(contributions: usize) -> f32 {
+    contributions as f32 * CONTRIBUTION_MAX
+}
 
 /// Largest push-sum weight of one node: the weights of all members sum up to their number.
 pub const WEIGHT_MAX: f64 = MEMBERS_MAX as f64;
@@ -121,6 +124,12 @@ impl std::fmt::Display for Unsound {
 #[must_use]
 pub fn is_weight(weight: f64) -> bool {
     (WEIGHT_LEAST..=WEIGHT_MAX).contains(&weight)
+}
+
+/// Whether so many nodes can have push-sum weights of this sum.
+#[must_use]
+pub fn is_sum_of_weights(sum: f64, nodes: usize) -> bool {
+    nodes > 0 && is_weight(sum / nodes as f64)
 }
 
 /// Whether a value is finite and not beyond `most`.

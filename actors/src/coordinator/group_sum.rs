@@ -7,45 +7,54 @@ use super::transfer::Broken;
 use crate::buffers::chunks;
 use crate::context::NodeContext;
 use crate::data::{Buffers, Coding};
-use crate::ports::transport::BulkError;
+use crate::ports::transport::{BulkError, BulkSender};
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::node::GroupSum;
 use slowmo_protocol::wire::{Bulk, ContributionHeader};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+
+/// The streams of the sums that are not finished, by owner.
+pub type SumStreams = BTreeMap<NodeId, Box<dyn BulkSender>>;
 
 /// Sums up and sends, for one owner after the other in ascending id. `own` is this node's
-/// contribution, if it contributes.
+/// contribution, if it contributes. After an error the unfinished streams are left to the caller.
 pub async fn sum(
-    context: Arc<NodeContext>,
+    context: &NodeContext,
     sum: GroupSum<Buffers>,
-    coding: Option<Coding>,
+    coding: Option<&Coding>,
     own: Option<OwnContribution>,
+    streams: &mut SumStreams,
 ) -> Result<(), Broken> {
     let GroupSum {
         plan,
         contributions,
     } = sum;
-    let expected = Expected::of(&context, &plan, coding.as_ref());
+    OwnContribution::check(own.as_ref(), &plan, coding)?;
+    let expected = Expected::of(context, &plan, coding);
     let (sources, weight) = gather(plan.me, own, contributions, &expected, &BTreeMap::new())?;
-    let mut sources = Sources::new(&context, &plan, coding.as_ref(), sources);
+    let mut sources = Sources::new(context, &plan, coding, sources);
     let content = Bulk::Partial(ContributionHeader {
         spec: plan.spec,
         weight,
         wire: WireType::Float32,
     });
     // All begin before any value is sent: an owner reads nothing before all its streams have begun.
-    let mut streams = Vec::new();
     for owner in plan.sums_for() {
-        let stream = open(&context, plan.place, owner, content.clone()).await;
-        streams.push((owner, stream.map_err(|error| broken(owner, &error))?));
+        let stream = open(context, plan.place, owner, content.clone()).await;
+        streams.insert(owner, stream.map_err(|error| broken(owner, &error))?);
     }
-    for (owner, mut stream) in streams {
+    for owner in plan.sums_for() {
+        let Some(mut stream) = streams.remove(&owner) else {
+            continue;
+        };
         let shards = plan.owned_by(owner).into_iter();
         for range in shards.flat_map(|shard| chunks(plan.layout.range(shard))) {
             let mut chunk = context.pool.take(range.len());
-            sources.sum(coding.as_ref(), &range, &mut chunk).await?;
+            if let Err(error) = sources.sum(coding, &range, &mut chunk).await {
+                streams.insert(owner, stream);
+                return Err(error);
+            }
             let sent = stream.send(chunk.freeze().bytes(0..range.len())).await;
             sent.map_err(|error| broken(owner, &error))?;
         }

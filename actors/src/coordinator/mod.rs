@@ -258,12 +258,12 @@ impl CoordinatorState {
             RoundsEffect::Send { to, frame } => self.send(to, frame),
             RoundsEffect::Tell(mail) => self.context.actors.tell(mail),
             RoundsEffect::Open(plan) => self.open(plan),
-            RoundsEffect::Contribute(plan, to, way) => {
+            RoundsEffect::Contribute(plan, to, ways) => {
                 if let (Some(movements), Some(own)) = (
                     self.movements.get_mut(&plan.attempt),
                     self.part.contribution(),
                 ) {
-                    movements.contribute(own, to, way);
+                    movements.contribute(own, to, ways);
                 }
             }
             RoundsEffect::Sum(sum) => {

@@ -1,7 +1,8 @@
 //! The data movements of one attempt: tasks that send, receive and average, and report to the
 //! coordinator.
 
-use super::group_sum;
+use super::group_sum::{self, SumStreams};
+use super::opening::open;
 use super::outlets::Outlets;
 use super::reduce::{self, OwnContribution, Work};
 use super::transfer::{self, Broken, Owner, StateCut};
@@ -11,18 +12,25 @@ use crate::data::{Arrived, Buffers, Coding, Encoder, FrozenContribution, ShardSt
 use crate::messages::{CoordinatorMessage, Told};
 use crate::metrics::round_name;
 use crate::ports::transport::BulkError;
+use futures_util::future::try_join_all;
 use ractor::ActorRef;
 use slowmo_protocol::algorithm::WireType;
-use slowmo_protocol::coordinator::{Plan, Publication, Voter, Way};
+use slowmo_protocol::coordinator::{Attempt, Plan, Publication, Voter, Way};
 use slowmo_protocol::ident::{NodeId, ShardId};
 use slowmo_protocol::node::{GroupSum, Moved, Reduction, ToRounds};
 use slowmo_protocol::view::View;
 use slowmo_protocol::wire::{Bulk, ContributionHeader};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinSet;
 use tracing::{Instrument, Span};
+
+/// Time for which a relay's streams stay open after what it sends on broke: longer than its report
+/// takes until the leader begins another attempt, which ends them.
+const HOLD: Duration = Duration::from_secs(2);
 
 /// The data movements of one attempt that are in progress.
 pub struct Movements {
@@ -68,11 +76,11 @@ impl Movements {
         }
     }
 
-    /// Streams the contribution to an owner, or to the relay of this node's group.
-    pub fn contribute(&mut self, own: &FrozenContribution, to: NodeId, way: Way) {
-        let shards = ranges(&self.plan, self.plan.sent_to(to, way));
-        let wire = own
-            .encoder
+    /// Streams the contribution to an owner, to the relay of this node's group, or to a node that
+    /// is both. All streams begin before any value is sent.
+    pub fn contribute(&mut self, own: &FrozenContribution, to: NodeId, ways: BTreeSet<Way>) {
+        let encoder = own.encoder.clone();
+        let wire = encoder
             .as_ref()
             .map_or(WireType::Float32, |encoder| encoder.wire());
         let header = ContributionHeader {
@@ -80,29 +88,30 @@ impl Movements {
             weight: own.weight,
             wire,
         };
-        let content = match way {
-            Way::Owner => Bulk::Contribution(header),
-            Way::Relay => Bulk::Relayed(header),
-        };
+        let streams = ways.into_iter().map(|way| {
+            let content = match way {
+                Way::Owner => Bulk::Contribution(header),
+                Way::Relay => Bulk::Relayed(header),
+            };
+            (content, ranges(&self.plan, self.plan.sent_to(to, way)))
+        });
+        let streams: Vec<_> = streams.collect();
         let context = Arc::clone(&self.context);
         let frozen = own.frozen.clone();
-        let encoder = own.encoder.clone();
         let place = self.plan.place;
         let work = async move {
-            match encoder {
-                Some(encoder) => {
-                    transfer::contribute(&context, place, to, content, &shards, |range| {
-                        encoder.chunk(&range)
-                    })
-                    .await
-                }
-                None => {
-                    transfer::contribute(&context, place, to, content, &shards, |range| {
-                        frozen.bytes(range)
-                    })
-                    .await
-                }
+            let chunk = |range: Range<usize>| match &encoder {
+                Some(encoder) => encoder.chunk(&range),
+                None => frozen.bytes(range),
+            };
+            let mut opened = Vec::new();
+            for (content, shards) in streams {
+                opened.push((open(&context, place, to, content).await?, shards));
             }
+            let sent = opened
+                .into_iter()
+                .map(|(stream, shards)| transfer::send(stream, shards, chunk));
+            try_join_all(sent).await.map(drop)
         };
         let span = tracing::debug_span!(parent: &self.span, "contribute", %to);
         self.spawn(span, async move {
@@ -116,11 +125,15 @@ impl Movements {
         let context = Arc::clone(&self.context);
         let coding = self.coding.clone();
         let span = tracing::debug_span!(parent: &self.span, "sum");
+        let reporter = self.reporter();
         self.spawn(span, async move {
-            group_sum::sum(context, sum, coding, own)
-                .await
-                .err()
-                .map(Moved::from)
+            let mut streams = SumStreams::new();
+            let summed = group_sum::sum(&context, sum, coding.as_ref(), own, &mut streams).await;
+            if let Err(broken) = summed {
+                reporter.report(broken.into());
+                hold(streams).await;
+            }
+            None
         });
     }
 
@@ -135,15 +148,11 @@ impl Movements {
             let Some(lent) = lent else {
                 return Some(Moved::Broken(to));
             };
-            let sent = transfer::contribute(
-                &context,
-                place,
-                to,
-                Bulk::Buffers,
-                std::slice::from_ref(&whole),
-                |range| lent.bytes(range),
-            );
-            sent.await.err().map(|error| broken(to, &error))
+            let sent = match open(&context, place, to, Bulk::Buffers).await {
+                Ok(stream) => transfer::send(stream, vec![whole], |range| lent.bytes(range)).await,
+                Err(error) => Err(error),
+            };
+            sent.err().map(|error| broken(to, &error))
         });
     }
 
@@ -251,6 +260,7 @@ impl Movements {
                 let coding = self.coding.clone();
                 let most = self.plan.spec.carries_parameters().then_some(f32::MAX);
                 let member = self.view.as_ref().and_then(|view| view.member(of));
+                let reporter = self.reporter();
                 let passed_on = Outlets::passing_on(&context, &self.plan, of, coding.as_ref());
                 let owner = member.map(|member| Owner {
                     attempt: self.plan.attempt,
@@ -268,10 +278,16 @@ impl Movements {
                         &passed_on,
                     )
                     .await;
-                    Some(received.map_or_else(
-                        |error| Broken::reading(from, &error).into(),
-                        |(values, signed)| Moved::Parameters(of, values, signed),
-                    ))
+                    match received {
+                        Ok((values, signed)) => Some(Moved::Parameters(of, values, signed)),
+                        Err(error) => {
+                            reporter.report(Broken::reading(from, &error).into());
+                            if !passed_on.is_empty() {
+                                hold(passed_on).await;
+                            }
+                            None
+                        }
+                    }
                 });
             }
         }
@@ -283,6 +299,13 @@ impl Movements {
         self.tasks.detach_all();
     }
 
+    fn reporter(&self) -> Reporter {
+        Reporter {
+            actor: self.actor.clone(),
+            attempt: self.plan.attempt,
+        }
+    }
+
     /// Spawns one movement; its result goes to the coordinator with the attempt to which it
     /// belongs.
     fn spawn(
@@ -290,19 +313,37 @@ impl Movements {
         span: Span,
         work: impl Future<Output = Option<Moved<Buffers>>> + Send + 'static,
     ) {
-        let actor = self.actor.clone();
-        let attempt = self.plan.attempt;
+        let reporter = self.reporter();
         let told = async move {
             if let Some(moved) = work.await {
-                // A stopped coordinator needs no event.
-                _ = actor.cast(CoordinatorMessage::Told(Told {
-                    message: ToRounds::Moved(attempt, moved),
-                    credit: None,
-                }));
+                reporter.report(moved);
             }
         };
         self.tasks.spawn(told.instrument(span));
     }
+}
+
+/// Reports to the coordinator for one attempt.
+struct Reporter {
+    actor: ActorRef<CoordinatorMessage>,
+    attempt: Attempt,
+}
+
+impl Reporter {
+    fn report(&self, moved: Moved<Buffers>) {
+        // A stopped coordinator needs no event.
+        _ = self.actor.cast(CoordinatorMessage::Told(Told {
+            message: ToRounds::Moved(self.attempt, moved),
+            credit: None,
+        }));
+    }
+}
+
+/// Keeps the streams open that a relay sends, after what it sends on broke: their receivers would
+/// name this node, at the time at which it names the cause.
+async fn hold<T>(streams: T) {
+    tokio::time::sleep(HOLD).await;
+    drop(streams);
 }
 
 /// The element ranges of shards.

@@ -19,7 +19,7 @@ use slowmo_protocol::mean;
 use slowmo_protocol::node::{Reduced, Reduction};
 use slowmo_protocol::outer::{OuterStep, Piece};
 use slowmo_protocol::published::{Hasher, SIGNATURE_BYTES};
-use slowmo_protocol::sound::{CONTRIBUTION_MAX, SUM_MAX, Unsound, first_beyond};
+use slowmo_protocol::sound::{CONTRIBUTION_MAX, Unsound, first_beyond, sum_max};
 use slowmo_protocol::wire::{Bulk, ContributionHeader};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -51,6 +51,18 @@ pub struct OwnContribution {
 }
 
 impl OwnContribution {
+    /// Refuses a contribution that is not encoded as its round is.
+    pub fn check(own: Option<&Self>, plan: &Plan, coding: Option<&Coding>) -> Result<(), Broken> {
+        if own.is_none_or(|own| own.encoder.is_some() == coding.is_some()) {
+            return Ok(());
+        }
+        tracing::error!(
+            round = plan.attempt.round.0,
+            "this node's contribution is not encoded as its round is"
+        );
+        Err(Broken::Stream(plan.me))
+    }
+
     /// The part of a contribution that is summed up.
     pub fn of(own: &FrozenContribution) -> Self {
         Self {
@@ -67,8 +79,8 @@ pub enum Source {
     Own(OwnContribution),
     /// Another node's contribution.
     Stream(NodeId, Arrived),
-    /// The sum of another group's contributions, from its relay: float32.
-    Sum(NodeId, Arrived),
+    /// The sum of so many contributions of another group, from its relay: float32.
+    Sum(NodeId, Arrived, usize),
 }
 
 /// State of a reduction that publishes.
@@ -103,6 +115,7 @@ pub async fn run(work: Work) -> Result<Reduced<Buffers>, Broken> {
         states,
     } = reduction;
     let encoder = own.as_ref().and_then(|own| own.encoder.clone());
+    OwnContribution::check(own.as_ref(), &plan, coding.as_ref())?;
     let expected = Expected::of(&context, &plan, coding.as_ref());
     let (sources, weight) = gather(plan.me, own, contributions, &expected, &plan.sources())?;
     let (differences, whole) = outlets(&context, &plan, &publication, coding.as_ref());
@@ -350,22 +363,18 @@ pub fn gather(
             );
             return Err(Broken::Stream(node));
         }
-        let count = counts.get(&node).map_or(1.0, |count| *count as f64);
-        if expected.unit_weights && weight != count {
+        let count = counts.get(&node).copied().unwrap_or(1);
+        if expected.unit_weights && weight != count as f64 {
             return Err(Broken::Unsound(node, Unsound::Weight(weight)));
         }
         let source = if is_sum {
-            Source::Sum(node, arrived)
+            Source::Sum(node, arrived, count)
         } else {
             Source::Stream(node, arrived)
         };
         sources.push((node, weight, source));
     }
     if let Some(own) = own {
-        if own.encoder.is_some() != (expected.wire != WireType::Float32) {
-            tracing::error!("this node's contribution is not encoded as its round is");
-            return Err(Broken::Stream(me));
-        }
         sources.push((me, own.weight, Source::Own(own)));
     }
     sources.sort_by_key(|(node, ..)| *node);
@@ -433,7 +442,7 @@ impl Sources {
     /// Checks that no stream has further values.
     pub async fn end(&mut self) -> Result<(), Broken> {
         for source in &mut self.sources {
-            if let Source::Stream(node, arrived) | Source::Sum(node, arrived) = source {
+            if let Source::Stream(node, arrived) | Source::Sum(node, arrived, _) = source {
                 let ended = arrived.stream.expect_end().await;
                 ended.map_err(|error| Broken::reading(*node, &error.into()))?;
             }
@@ -460,7 +469,9 @@ async fn add(
             return Ok(());
         }
         Source::Stream(node, arrived) => (*node, arrived, most),
-        Source::Sum(node, arrived) => (*node, arrived, most.map(|_| SUM_MAX)),
+        Source::Sum(node, arrived, contributions) => {
+            (*node, arrived, most.map(|_| sum_max(*contributions)))
+        }
     };
     if first {
         read(node, arrived, bytemuck::cast_slice_mut(values)).await?;
@@ -495,7 +506,7 @@ async fn add_difference(
             encoder: Some(encoder),
             ..
         }) => coding.own_difference(encoder, range, sum),
-        // `gather` accepts no own contribution without an encoder, and sums are not encoded.
+        // An own contribution without an encoder was refused, and sums are not encoded.
         Source::Own(_) | Source::Sum(..) => {}
         Source::Stream(node, arrived) => {
             let read = coding

@@ -116,6 +116,33 @@ fn arrived(content: Bulk) -> Arrived {
 }
 
 #[test]
+fn a_sum_has_the_weight_of_its_contributions_and_is_float32() {
+    let expected = Expected {
+        wire: WireType::Int8,
+        unit_weights: true,
+    };
+    let counts = BTreeMap::from([(OTHER, 2)]);
+    let wires = [WireType::Float32, WireType::Int8];
+    for (weight, wire) in [1.0, 2.0, 3.0]
+        .into_iter()
+        .flat_map(|weight| wires.map(|wire| (weight, wire)))
+    {
+        let content = Bulk::Partial(ContributionHeader {
+            spec: plan().spec,
+            weight,
+            wire,
+        });
+        let gathered = gather(ME, None, vec![arrived(content)], &expected, &counts);
+        let refused = match (wire, weight) {
+            (WireType::Float32, 2.0) => None,
+            (WireType::Float32, _) => Some(Broken::Unsound(OTHER, Unsound::Weight(weight))),
+            _ => Some(Broken::Stream(OTHER)),
+        };
+        assert_eq!(gathered.err(), refused);
+    }
+}
+
+#[test]
 fn a_contribution_in_another_encoding_is_a_broken_stream() {
     let plan = plan();
     let pool = Pool::new();

@@ -57,18 +57,14 @@ impl From<Broken> for Moved<Buffers> {
 /// Bytes that are read and added to a digest at once: so few that they are still in the cache,
 /// where that takes two thirds of the time, and enough for the widest vectors.
 const HASHED_BYTES: usize = 32 << 10;
-/// Streams `shards` of this node's contribution to their owner, or its buffers to a joiner, chunk
-/// by chunk as `chunk` makes them.
-pub async fn contribute(
-    context: &NodeContext,
-    place: Place,
-    to: NodeId,
-    content: Bulk,
-    shards: &[Range<usize>],
-    chunk: impl Fn(Range<usize>) -> Bytes + Send,
+/// Streams ranges of this node's contribution, or its buffers to a joiner, chunk by chunk as `chunk`
+/// makes them.
+pub async fn send(
+    mut stream: Box<dyn BulkSender>,
+    ranges: Vec<Range<usize>>,
+    chunk: impl Fn(Range<usize>) -> Bytes,
 ) -> Result<(), BulkError> {
-    let mut stream = open(context, place, to, content).await?;
-    for range in shards.iter().cloned().flat_map(chunks) {
+    for range in ranges.into_iter().flat_map(chunks) {
         stream.send(chunk(range)).await?;
     }
     stream.finish().await
@@ -128,10 +124,11 @@ pub async fn receive_parameters(
             let (chunk, bytes) = coding
                 .read_update(&mut *arrived.stream, &range, &mut scratch)
                 .await?;
+            check(chunk.values(), range.start, f32::MAX)?;
+            // Nothing is passed on for which the receiver would blame this node.
             if !passed_on.is_empty() {
                 passed_on.send(&Bytes::copy_from_slice(bytes)).await;
             }
-            check(chunk.values(), range.start, f32::MAX)?;
             digest.update(bytemuck::cast_slice(chunk.values()));
             values.insert(range.start, chunk);
         }

@@ -1,7 +1,7 @@
 //! Models of many chunks, against the same training in a single process.
 
 use crate::support::{ByTheBook, IN_ORDER, PATIENCE_MS, bits, local_sgd, mean, on_nodes};
-use slowmo::{Config, digest};
+use slowmo::{Config, WireType, digest};
 use slowmo_chaos::cluster::Link;
 
 const NODES: usize = 3;
@@ -79,6 +79,24 @@ fn five_million_parameters_with_any_number_of_replicas() {
                 expected,
                 "{replicas} replicas over {link:?}"
             );
+        }
+    }
+}
+
+/// Each node sends another one more than it takes unread, on two streams: as owner and as relay.
+#[test]
+fn five_million_parameters_over_two_groups() {
+    for wire in [WireType::Float32, WireType::BFloat16] {
+        let config = Config {
+            suspect_ms: PATIENCE_MS,
+            group: Some("half".parse().unwrap()),
+            round_wire: wire,
+            ..local_sgd(2, 4, 1.0, BETA)
+        };
+        let config = config.with("same_host", "off").unwrap();
+        let seen = train(4, VALUES, STEPS, Link::Quic, &config);
+        for values in &seen {
+            assert_eq!(digest(values), digest(&seen[0]), "{wire:?}");
         }
     }
 }

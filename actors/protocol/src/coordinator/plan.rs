@@ -167,23 +167,24 @@ impl Plan {
         owned.map(|(shard, _)| shard).collect()
     }
 
-    /// The nodes to which this node's contribution goes, each with the way and its shards, in the
-    /// order in which they are sent.
+    /// The nodes to which this node's contribution goes, with the ways on which it does: each has
+    /// a stream of its own. A node of the same group may be both an owner and the relay.
     #[must_use]
-    pub fn destinations(&self) -> Vec<(NodeId, Way)> {
-        let mut to = BTreeSet::new();
+    pub fn destinations(&self) -> BTreeMap<NodeId, BTreeSet<Way>> {
+        let mut to: BTreeMap<NodeId, BTreeSet<Way>> = BTreeMap::new();
         for owner in self.other_owners() {
-            match self.relays.sums_for(owner) {
-                Some(relay) if relay == self.me => {}
-                Some(relay) => _ = to.insert((relay, Way::Relay)),
-                None => _ = to.insert((owner, Way::Owner)),
-            }
+            let (node, way) = match self.relays.sums_for(owner) {
+                Some(relay) if relay == self.me => continue,
+                Some(relay) => (relay, Way::Relay),
+                None => (owner, Way::Owner),
+            };
+            to.entry(node).or_default().insert(way);
         }
-        to.into_iter().collect()
+        to
     }
 
-    /// The shards that a contributor of this node's group sends to `to`, in the order in which they
-    /// are sent.
+    /// The shards that a contributor of this node's group sends to `to` on this way, in the order in
+    /// which they are sent; also those that this node sums up, if it is `to`.
     #[must_use]
     pub fn sent_to(&self, to: NodeId, way: Way) -> Vec<ShardId> {
         match way {

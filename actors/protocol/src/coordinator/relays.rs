@@ -12,8 +12,8 @@
 //!                            └── new values ───┘── the same, passed on ──► b1, b2, b3
 //! ```
 //!
-//! - Each group has a *relay* for each owner of another group: one of its contributors. The owners
-//!   are spread evenly over the relays.
+//! - Each group has a *relay* for each owner of another group: one of its contributors, or of its
+//!   participants if it has no sum to send. The owners are spread evenly over them.
 //! - The relay sums its group's contributions to the owner's shards, in ascending id, and sends
 //!   the sum. The owner adds the contributions of its own group and the sums of the others in
 //!   ascending id of their senders. So all sums have one order, which the plan fixes.
@@ -25,8 +25,9 @@
 //! If a relay dies, the attempt fails like that of a dead owner, and the next one has another
 //! relay: relays follow from the view, the participants and the contributors.
 //!
-//! With `S` groups of `m` nodes, `S·m` models of contributions per group boundary become `S`, and
-//! so do the published values: `1/m` of the bytes of one level cross between groups.
+//! With `S` groups of `m` nodes an owner gets `S − 1` sums from other groups, in place of
+//! `(S − 1)·m` contributions, and sends as many streams of new values there: `1/m` of the bytes that
+//! would cross between groups in a round of one group.
 
 use crate::ident::{GroupId, NodeId};
 use crate::view::View;
@@ -42,6 +43,8 @@ pub(super) struct Relays {
     of_owners: BTreeMap<NodeId, NodeId>,
     /// If this node is an owner: the relay of each other group, and its group.
     of_others: BTreeMap<NodeId, Group>,
+    /// The nodes to which those relays pass this owner's new values on.
+    reached: BTreeSet<NodeId>,
 }
 
 /// The participants of one group.
@@ -56,10 +59,10 @@ struct Group {
 impl Group {
     /// The relay for the owner of another group that is the `index`-th of those owners.
     fn relay(&self, index: usize) -> Option<NodeId> {
-        let candidates = if self.contributors.is_empty() {
-            &self.participants
-        } else {
+        let candidates = if self.sums() {
             &self.contributors
+        } else {
+            &self.participants
         };
         candidates.get(index % candidates.len().max(1)).copied()
     }
@@ -104,30 +107,34 @@ impl Relays {
             .iter()
             .filter_map(|owner| Some((*owner, group_of(*owner)?)))
             .collect();
-        // The owners outside a group, each with the group's relay for it.
-        let relays = |id: GroupId, group: &Group| -> BTreeMap<NodeId, NodeId> {
-            let others = owners
-                .iter()
-                .filter(|(_, of)| **of != id)
-                .map(|(owner, _)| *owner);
-            others
-                .enumerate()
-                .filter_map(|(index, owner)| Some((owner, group.relay(index)?)))
-                .collect()
-        };
         let mut of_others = BTreeMap::new();
+        let mut reached = BTreeSet::new();
         if owners.contains_key(&me) {
+            // The owners before this one, in all and by group.
+            let before = owners.range(..me);
+            let all = before.clone().count();
+            let mut by_group: BTreeMap<GroupId, usize> = BTreeMap::new();
+            before.for_each(|(_, id)| *by_group.entry(*id).or_default() += 1);
             for (id, group) in groups.iter().filter(|(id, _)| **id != mine) {
-                if let Some(relay) = relays(*id, group).get(&me) {
-                    of_others.insert(*relay, group.clone());
+                let index = all - by_group.get(id).copied().unwrap_or_default();
+                if let Some(relay) = group.relay(index) {
+                    let others = group.participants.iter().filter(|node| **node != relay);
+                    reached.extend(others.copied());
+                    of_others.insert(relay, group.clone());
                 }
             }
         }
         let own = groups.remove(&mine).unwrap_or_default();
+        let others = owners.iter().filter(|(_, id)| **id != mine);
+        let of_owners = others
+            .enumerate()
+            .filter_map(|(index, (owner, _))| Some((*owner, own.relay(index)?)))
+            .collect();
         Self {
-            of_owners: relays(mine, &own),
             own,
+            of_owners,
             of_others,
+            reached,
         }
     }
 
@@ -186,9 +193,7 @@ impl Relays {
 
     /// Whether a relay passes the new values of this node on to `node`.
     pub fn reaches(&self, node: NodeId) -> bool {
-        self.of_others
-            .iter()
-            .any(|(relay, group)| *relay != node && group.participants.binary_search(&node).is_ok())
+        self.reached.contains(&node)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::coordinator::{Outcome, Plan, Publication, Votes};
 use crate::ident::{Lineage, NodeId, ShardId};
 use crate::planted::{self, Bug};
 use crate::published::Signed;
-use crate::sound::{Unsound, is_weight};
+use crate::sound::{Unsound, is_sum_of_weights};
 use crate::trace::{self, Event, Held, Start};
 use crate::view::Member;
 use crate::wire::Bulk;
@@ -222,18 +222,17 @@ pub(super) enum Unfit {
     Unsound(Unsound),
 }
 
-/// Checks that a contribution can be averaged.
-pub(super) fn fits(plan: &Plan, content: &Bulk) -> Result<(), Unfit> {
-    let (Bulk::Contribution(contribution)
-    | Bulk::Relayed(contribution)
-    | Bulk::Partial(contribution)) = content
-    else {
-        return Err(Unfit::Broken);
+/// Checks that a contribution, or the sum of some, can be averaged.
+pub(super) fn fits(plan: &Plan, from: NodeId, content: &Bulk) -> Result<(), Unfit> {
+    let (contribution, contributions) = match content {
+        Bulk::Contribution(contribution) | Bulk::Relayed(contribution) => (contribution, 1),
+        Bulk::Partial(sum) => (sum, plan.sources().get(&from).copied().unwrap_or(1)),
+        _ => return Err(Unfit::Broken),
     };
     if contribution.spec != plan.spec {
         return Err(Unfit::SpecsDiffer(contribution.spec));
     }
-    if is_weight(contribution.weight) {
+    if is_sum_of_weights(contribution.weight, contributions) {
         Ok(())
     } else {
         Err(Unfit::Unsound(Unsound::Weight(contribution.weight)))

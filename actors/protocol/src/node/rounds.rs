@@ -18,7 +18,7 @@ use crate::sound::Unsound;
 use crate::time::Instant;
 use crate::view::Member;
 use crate::wire::{Frame, Header};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Actions that the part requests from its driver.
@@ -35,8 +35,10 @@ pub enum RoundsEffect<D: Data> {
     Tell(Mail<D>),
     /// An attempt begins.
     Open(Arc<Plan>),
-    /// Send this node's contribution to an owner, or to the relay of its group.
-    Contribute(Arc<Plan>, NodeId, Way),
+    /// Send this node's contribution to an owner, to the relay of its group, or to a node that is
+    /// both. All its streams begin before any value is sent: the receiver reads a stream only when
+    /// all contributions that it sums up have begun, and what it does not read holds up the others.
+    Contribute(Arc<Plan>, NodeId, BTreeSet<Way>),
     /// Sum up the contributions of this node's group, and send the sums to the owners in other
     /// groups.
     Sum(Box<GroupSum<D>>),
@@ -259,11 +261,16 @@ impl<D: Data> RoundsPart<D> {
         if !self.machine.admits(&header) {
             return out.push(RoundsEffect::Refused(header, "it is stale or foreign"));
         }
-        if self
-            .moving(attempt)
+        // What the publication may still say is awaited; all else is known.
+        let may_come = matches!(kind, StreamKind::State | StreamKind::Buffers);
+        let moving = self.moving(attempt);
+        if moving
+            .as_ref()
             .is_some_and(|moving| moving.awaits(kind, header.sender))
         {
             self.take(kind, stream, events, out);
+        } else if moving.is_some() && !may_come {
+            out.push(RoundsEffect::Refused(header, "nothing awaits it"));
         } else if !self.parked.put(attempt, kind, stream) {
             out.push(RoundsEffect::Refused(
                 header,
@@ -306,7 +313,7 @@ impl<D: Data> RoundsPart<D> {
             });
         }
         let attempt = moving.plan.attempt;
-        match fits(&moving.plan, &stream.content) {
+        match fits(&moving.plan, from, &stream.content) {
             Ok(()) if kind == StreamKind::Relayed => {
                 moving.relayed.insert(from, stream);
                 self.sum(out);
@@ -504,7 +511,7 @@ impl<D: Data> RoundsPart<D> {
             out.push_all(
                 plan.destinations()
                     .into_iter()
-                    .map(|(to, way)| RoundsEffect::Contribute(Arc::clone(&plan), to, way)),
+                    .map(|(to, ways)| RoundsEffect::Contribute(Arc::clone(&plan), to, ways)),
             );
         }
         self.attempts.push(Moving::new(plan));

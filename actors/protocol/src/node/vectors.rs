@@ -171,17 +171,20 @@ pub fn carry_out(
         )
     };
     match effect {
-        RoundsEffect::Contribute(plan, to, way) => {
+        RoundsEffect::Contribute(plan, to, ways) => {
             let Some(own) = part.contribution() else {
                 return Vec::new();
             };
             let header = contribution_header(&plan, own.weight);
-            let content = match way {
-                Way::Owner => Bulk::Contribution(header),
-                Way::Relay => Bulk::Relayed(header),
-            };
-            let pieces = cut(&plan, &plan.sent_to(to, way), own);
-            vec![stream(&plan, to, content, Body::Pieces(pieces))]
+            let streams = ways.into_iter().map(|way| {
+                let content = match way {
+                    Way::Owner => Bulk::Contribution(header),
+                    Way::Relay => Bulk::Relayed(header),
+                };
+                let pieces = cut(&plan, &plan.sent_to(to, way), own);
+                stream(&plan, to, content, Body::Pieces(pieces))
+            });
+            streams.collect()
         }
         RoundsEffect::Sum(group) => {
             let GroupSum {

@@ -31,8 +31,11 @@ const ACCEPTED_WINDOW_BYTES: u32 = 128 << 10;
 /// Unread bytes of one stream at which its sender waits. A path of 1 Gbit/s and 100 ms holds 12.5
 /// MB.
 pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
-/// Unread bytes of one connection at which its sender waits.
-pub const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+/// Unread bytes of one connection at which its sender waits. A node reads a contribution in step
+/// with those of other nodes, and may get two of one sender, as an owner and as the relay of its
+/// group: room for these two streams, and for a third one, so that published values always come
+/// through.
+pub const CONNECTION_WINDOW_BYTES: u32 = 3 * STREAM_WINDOW_BYTES;
 /// Unacknowledged bytes of one connection at which its sender waits.
 pub const SEND_WINDOW_BYTES: u64 = 32 << 20;
 /// Datagram bytes that may be buffered on either side, some hundred datagrams; beyond that, the

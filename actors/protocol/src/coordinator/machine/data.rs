@@ -149,14 +149,17 @@ impl Movement {
 
     /// Whether data from `node` may still have to arrive.
     pub fn waits_for(&self, node: NodeId) -> bool {
-        let sends = |owner: &NodeId| *owner == node || self.plan.publisher(*owner) == node;
-        let published = self.parameters_from.iter().any(sends)
+        let publishes = |owner: &NodeId| self.plan.publisher(*owner) == node;
+        let published = self.parameters_from.iter().any(publishes)
             || self.state_from.contains(&node)
             || self.buffers_from == Some(node);
-        // A relay's sums are done at the latest when their owners have published.
-        let sums =
-            self.reducing || (!self.parameters_from.is_empty() && !self.plan.sums_for().is_empty());
-        published || (sums && self.plan.contributors.contains(&node))
+        let contributes = self.reducing && self.plan.sources().contains_key(&node);
+        // A relay's sum for an owner is done at the latest when the owner has published.
+        let sums = || {
+            let mut owners = self.plan.sums_for().into_iter();
+            owners.any(|owner| self.parameters_from.contains(&owner))
+        };
+        published || contributes || (self.plan.summed().contains(&node) && sums())
     }
 
     /// Whether all data of the attempt for this node has arrived.
@@ -167,25 +170,20 @@ impl Movement {
         self.published.is_some() && !self.reducing && arrived
     }
 
-    /// Nodes whose data is missing, as far as is known: the owners that have not published, else
-    /// the contributors.
+    /// Nodes whose data is missing, as far as is known: those that have not sent what owners
+    /// publish, else those whose contributions this node adds up.
     pub fn missing(&self) -> BTreeSet<NodeId> {
-        let owners: BTreeSet<NodeId> = self
-            .parameters_from
-            .union(&self.state_from)
-            .copied()
+        let publishers = self.parameters_from.iter();
+        let senders: BTreeSet<NodeId> = publishers
+            .map(|owner| self.plan.publisher(*owner))
+            .chain(self.state_from.iter().copied())
             .chain(self.buffers_from)
             .collect();
-        if owners.is_empty() && self.reducing {
-            return self
-                .plan
-                .contributors
-                .iter()
-                .copied()
-                .filter(|node| *node != self.plan.me)
-                .collect();
+        if senders.is_empty() && self.reducing {
+            let sources = self.plan.sources().into_keys();
+            return sources.filter(|node| *node != self.plan.me).collect();
         }
-        owners
+        senders
     }
 }
 
