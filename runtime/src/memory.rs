@@ -334,6 +334,6 @@ mod tests {
         let unread = |nodes| budget(&default, nodes, 0).parts;
         assert!(unread(1).iter().all(|(what, _)| !what.contains("arrived")));
         let three = unread(3);
-        assert!(three.contains(&("what arrived and is not read", 64 << 20)));
+        assert!(three.contains(&("what arrived and is not read", 96 << 20)));
     }
 }
