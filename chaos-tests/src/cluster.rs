@@ -53,7 +53,7 @@ impl Deref for Cluster {
 }
 
 /// Starts one node per id with `configure`d settings; ids need not be consecutive. Where a group is
-/// configured, every second node is in another one.
+/// configured, the nodes are in two (see [`in_its_half`]).
 ///
 /// # Errors
 /// A node did not start; those before it stop.
@@ -71,17 +71,11 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
     let places: Vec<u64> = (0..ids.len() as u64).collect();
     let mut nodes = Vec::new();
     for (index, id) in ids.iter().enumerate() {
-        let group = configure.group.as_ref().map(|group| {
-            let name = format!("{group}-{}", index % 2);
-            name.parse()
-                .map_err(|_| machine(format!("{name:?} is no name of a group")))
-        });
         let mut config = Config {
-            group: group.transpose()?,
             node_id: Some(*id),
             min_nodes: ids.len(),
             runtime_threads: Some(1),
-            ..configure.clone()
+            ..in_its_half(configure, *id)
         };
         let mut builder = Runtime::builder();
         match &hub {
@@ -100,6 +94,17 @@ pub fn start(ids: &[u64], link: Link, configure: &Config) -> Result<Cluster, Clu
         nodes.push(builder.config(config).spawn()?);
     }
     Ok(Cluster { nodes, rendezvous })
+}
+
+/// The configuration of node `id` of a cluster: where a group is configured, odd ids are in one group
+/// and even ids in another one.
+#[must_use]
+pub fn in_its_half(configure: &Config, id: u64) -> Config {
+    let mut config = configure.clone();
+    if config.group.is_some() {
+        config.group = format!("half-{}", id % 2).parse().ok();
+    }
+    config
 }
 
 /// With a level or levels of modules in `SLOWMO_LOG`, the nodes' log goes to standard error.

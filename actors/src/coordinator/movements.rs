@@ -339,8 +339,8 @@ impl Reporter {
     }
 }
 
-/// Keeps the streams open that a relay sends, after what it sends on broke: their receivers would
-/// name this node, at the time at which it names the cause.
+/// Keeps the streams of a relay open after the input of one broke. Otherwise their receivers would
+/// report this node as broken at the same moment as it reports the sender of that input.
 async fn hold<T>(streams: T) {
     tokio::time::sleep(HOLD).await;
     drop(streams);

@@ -66,7 +66,8 @@ fn plan() -> Plan {
         spec,
         (vec![ME, OTHER], vec![ME, OTHER]),
         layout,
-        (&view, &map),
+        &view,
+        &map,
     )
 }
 

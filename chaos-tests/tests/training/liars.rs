@@ -4,6 +4,7 @@
 use crate::support::{Training, bits, in_hub, local_sgd, noisy, overlapped, sgp, train, uneven};
 use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::{Config, Runtime};
+use slowmo_chaos::cluster::in_its_half;
 use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::wire::{Bulk, BulkHeader};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,16 +44,9 @@ fn witnesses(config: &Config, liar: u64, lie: fn(&mut Bulk) -> Vec<u8>) -> Vec<W
         min_nodes: ids.len(),
         ..config.clone()
     };
-    let in_its_group = |id: u64| Config {
-        group: config
-            .group
-            .as_ref()
-            .map(|_| format!("half-{}", id % 2).parse().unwrap()),
-        ..config.clone()
-    };
     let nodes: Vec<Runtime> = ids
         .iter()
-        .map(|id| in_hub(&hub, *id, ids, &in_its_group(*id)))
+        .map(|id| in_hub(&hub, *id, ids, &in_its_half(&config, *id)))
         .collect();
     let done = AtomicBool::new(false);
     let together = Barrier::new(ids.len() - 1);

@@ -1,12 +1,11 @@
 //! The name of a group of nodes.
 
+use crate::transport::quic::{NotAName, is_plain_name};
 use slowmo_protocol::ident::GroupId;
 use slowmo_protocol::published::Hasher;
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest name of a group, in bytes.
-const NAME_BYTES_MAX: usize = 64;
 /// Separates the number that a name makes from other digests of it.
 const LABEL: &[u8] = b"slowmo group name 1";
 
@@ -16,8 +15,8 @@ const LABEL: &[u8] = b"slowmo group name 1";
 pub struct GroupName(String);
 
 impl GroupName {
-    /// The number that stands for the name between nodes. Two names have the same number once in
-    /// 2³² pairs; then their nodes count as one group, which costs bytes and nothing else.
+    /// The number that stands for the name between nodes. Two names have the same number with a
+    /// probability of 2⁻³². Then their nodes count as one group, which costs bytes and nothing else.
     #[must_use]
     pub fn id(&self) -> GroupId {
         let mut digest = Hasher::default();
@@ -36,20 +35,15 @@ impl fmt::Display for GroupName {
     }
 }
 
-/// The text has not the form of a group's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it has not the form of a group's name")]
-pub struct NotAGroup;
-
 impl FromStr for GroupName {
-    type Err = NotAGroup;
+    type Err = NotAName;
 
-    fn from_str(text: &str) -> Result<Self, NotAGroup> {
-        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        let is_right = (1..=NAME_BYTES_MAX).contains(&text.len())
-            && text.bytes().all(is_name)
-            && text != "none";
-        is_right.then(|| Self(text.to_owned())).ok_or(NotAGroup)
+    fn from_str(text: &str) -> Result<Self, NotAName> {
+        if is_plain_name(text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(NotAName)
+        }
     }
 }
 
@@ -65,7 +59,7 @@ mod tests {
         assert_ne!(id("rack-1"), id("rack-2"));
         assert_ne!(id("rack-1"), GroupId::default());
         for wrong in ["", "none", "a b", "ä", "a/b", &"x".repeat(65)] {
-            assert_eq!(wrong.parse::<GroupName>(), Err(NotAGroup), "{wrong:?}");
+            assert_eq!(wrong.parse::<GroupName>(), Err(NotAName), "{wrong:?}");
         }
     }
 }

@@ -108,7 +108,8 @@ impl Plan {
         spec: RoundSpec,
         (contributors, participants): (Vec<NodeId>, Vec<NodeId>),
         layout: Layout,
-        (view, map): (&View, &ShardMap),
+        view: &View,
+        map: &ShardMap,
     ) -> Self {
         let owner = |shard: ShardId| {
             first_of(map.holders(shard), &participants)
@@ -183,17 +184,16 @@ impl Plan {
         to
     }
 
-    /// The shards that a contributor of this node's group sends to `to` on this way, in the order in
-    /// which they are sent; also those that this node sums up, if it is `to`.
+    /// The shards of which `to` gets contributions on this way from each contributor of this node's
+    /// group, in the order in which they are sent.
     #[must_use]
     pub fn sent_to(&self, to: NodeId, way: Way) -> Vec<ShardId> {
         match way {
             Way::Owner => self.owned_by(to),
-            Way::Relay => self
-                .relays
-                .summed_by(to)
-                .flat_map(|owner| self.owned_by(owner))
-                .collect(),
+            Way::Relay => {
+                let owners = self.relays.summed_by(to).into_iter();
+                owners.flat_map(|owner| self.owned_by(owner)).collect()
+            }
         }
     }
 
@@ -201,7 +201,7 @@ impl Plan {
     /// ascending.
     #[must_use]
     pub fn sums_for(&self) -> Vec<NodeId> {
-        self.relays.summed_by(self.me).collect()
+        self.relays.summed_by(self.me)
     }
 
     /// The contributors whose values this node sums up for owners of other groups, this node

@@ -26,8 +26,8 @@
 //! relay: relays follow from the view, the participants and the contributors.
 //!
 //! With `S` groups of `m` nodes an owner gets `S − 1` sums from other groups, in place of
-//! `(S − 1)·m` contributions, and sends as many streams of new values there: `1/m` of the bytes that
-//! would cross between groups in a round of one group.
+//! `(S − 1)·m` contributions. It also sends its new values `S − 1` times to other groups, not
+//! `(S − 1)·m` times. So `1/m` of the bytes cross that would cross without relays.
 
 use crate::ident::{GroupId, NodeId};
 use crate::view::View;
@@ -96,11 +96,10 @@ impl Relays {
         {
             groups.entry(id).or_default().contributors.push(node);
         }
-        let mine = participants
-            .binary_search(&me)
-            .ok()
-            .and_then(|_| group_of(me));
-        let Some(mine) = mine.filter(|_| groups.len() > 1) else {
+        if groups.len() < 2 || participants.binary_search(&me).is_err() {
+            return Self::default();
+        }
+        let Some(mine) = group_of(me) else {
             return Self::default();
         };
         let owners: BTreeMap<NodeId, GroupId> = owners
@@ -140,18 +139,19 @@ impl Relays {
 
     /// The relay that sums this node's contribution to an owner; `None` if it goes to the owner.
     pub fn sums_for(&self, owner: NodeId) -> Option<NodeId> {
-        self.of_owners
-            .get(&owner)
-            .copied()
-            .filter(|_| self.own.sums())
+        if !self.own.sums() {
+            return None;
+        }
+        self.of_owners.get(&owner).copied()
     }
 
     /// The owners for which `relay`, of this node's group, sums; ascending.
-    pub fn summed_by(&self, relay: NodeId) -> impl Iterator<Item = NodeId> + '_ {
-        let of_owners = self.of_owners.iter().filter(|_| self.own.sums());
-        of_owners
-            .filter(move |(_, by)| **by == relay)
-            .map(|(owner, _)| *owner)
+    pub fn summed_by(&self, relay: NodeId) -> Vec<NodeId> {
+        if !self.own.sums() {
+            return Vec::new();
+        }
+        let its_owners = self.of_owners.iter().filter(|(_, by)| **by == relay);
+        its_owners.map(|(owner, _)| *owner).collect()
     }
 
     /// The contributors of this node's group, ascending.
@@ -245,7 +245,7 @@ mod tests {
                 }
                 if *contributions > 1 {
                     let summed = of[source].group_contributors();
-                    assert!(of[source].summed_by(*source).any(|of| of == owner));
+                    assert!(of[source].summed_by(*source).contains(&owner));
                     assert_eq!(summed.len(), *contributions);
                     for node in summed.iter().filter(|node| *node != source) {
                         assert_eq!(of[node].sums_for(owner), Some(*source));
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(follow(&view, &nodes, &nodes), (16, 16));
         // Each node is the relay for one owner.
         for (node, relays) in relays(&view, &nodes, &nodes) {
-            assert_eq!(relays.summed_by(node).count(), 1, "{node}");
+            assert_eq!(relays.summed_by(node).len(), 1, "{node}");
         }
     }
 
@@ -350,7 +350,7 @@ mod tests {
             } else {
                 0
             };
-            let relayed = relays.summed_by(*node).count();
+            let relayed = relays.summed_by(*node).len();
             let summed = if relayed > 0 { 63 } else { 0 };
             most = most.max(sources + relayed + summed);
             assert!(relayed <= 8, "{node} is the relay of {relayed} owners");

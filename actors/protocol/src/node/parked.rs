@@ -7,9 +7,9 @@ use crate::view::MEMBERS_MAX;
 use std::collections::BTreeMap;
 
 /// Most streams that wait: as many as one contribution, one stream of parameters and one of state
-/// from every member, for this round and the next; of a round over groups, more than any node gets.
-/// Where there is no room, those of the latest
-/// attempt go first: nobody keeps others out with streams of rounds that do not come.
+/// from every member, for this round and the next. A round over groups needs fewer. Where there is
+/// no room, those of the latest attempt go first: nobody keeps others out with streams of rounds
+/// that do not come.
 pub const PARKED_MAX: usize = 6 * MEMBERS_MAX;
 
 /// Streams by attempt, kind and sender.

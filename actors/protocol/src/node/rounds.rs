@@ -261,7 +261,8 @@ impl<D: Data> RoundsPart<D> {
         if !self.machine.admits(&header) {
             return out.push(RoundsEffect::Refused(header, "it is stale or foreign"));
         }
-        // What the publication may still say is awaited; all else is known.
+        // State and buffers are awaited once the publication is known, all other streams of an
+        // attempt from its beginning.
         let may_come = matches!(kind, StreamKind::State | StreamKind::Buffers);
         let moving = self.moving(attempt);
         if moving

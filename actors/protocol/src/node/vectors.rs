@@ -259,25 +259,22 @@ pub fn carry_out(
             done.push(Done::Report(plan.attempt, Moved::Reduced(reduced)));
             done
         }
-        RoundsEffect::Read { plan, stream, .. } => {
-            let from = stream.header.sender;
-            let owner = match stream.content {
+        RoundsEffect::Read {
+            plan,
+            stream: arrived,
+            ..
+        } => {
+            let from = arrived.header.sender;
+            let owner = match arrived.content {
                 Bulk::Forwarded { owner, .. } => owner,
                 _ => from,
             };
             let mut done = Vec::new();
-            let moved = match (stream.content, stream.stream) {
+            let moved = match (arrived.content, arrived.stream) {
                 (Bulk::Parameters | Bulk::Forwarded { .. }, Body::Pieces(values)) => {
                     for to in plan.passes_on(owner) {
                         let content = Bulk::Forwarded { owner, wire: None };
-                        done.push(Done::Stream(
-                            to,
-                            Stream {
-                                header: identity.header(plan.place),
-                                content,
-                                stream: Body::Pieces(values.clone()),
-                            },
-                        ));
+                        done.push(stream(&plan, to, content, Body::Pieces(values.clone())));
                     }
                     let signed = signed(&values);
                     Moved::Parameters(owner, values, signed)

@@ -12,6 +12,7 @@ use slowmo::internal::transport::faulty::{Fate, Sending};
 use slowmo::internal::transport::memory::MemoryHub;
 use slowmo::status::MemberState;
 use slowmo::{Config, Runtime, Worker};
+use slowmo_chaos::cluster::in_its_half;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -92,14 +93,10 @@ impl Drill {
         } else {
             Bootstrap::Auto
         };
-        // Where nodes are in groups, odd ids are in one and even ids in the other.
-        let halves = shared.config.group.as_ref();
-        let group = halves.map(|_| format!("half-{}", id % 2).parse().unwrap());
         let config = Config {
             join,
             bootstrap,
-            group,
-            ..shared.config.clone()
+            ..in_its_half(&shared.config, id)
         };
         let node = Arc::new(in_hub(&shared.hub, id, &shared.ids, &config));
         let watching: Weak<Shared> = Arc::downgrade(shared);

@@ -5,8 +5,8 @@ use slowmo_protocol::ident::{ClusterId, NodeId};
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest name of a cluster, in bytes.
-const CLUSTER_NAME_BYTES_MAX: usize = 64;
+/// Longest name of a cluster or a group, in bytes.
+const PLAIN_NAME_BYTES_MAX: usize = 64;
 /// Longest pattern of a name, in bytes: that of a DNS name.
 const PEER_NAME_BYTES_MAX: usize = 253;
 /// Separates the id that a name makes from other digests of it.
@@ -37,6 +37,13 @@ impl fmt::Display for ClusterName {
     }
 }
 
+/// Whether a text has the form of a name that an operator makes up: 1 to 64 letters, digits, dots,
+/// dashes and underscores, but not `none`.
+pub fn is_plain_name(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=PLAIN_NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_part) && text != "none"
+}
+
 /// The text has not the form of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it has not the form of a name")]
@@ -46,11 +53,11 @@ impl FromStr for ClusterName {
     type Err = NotAName;
 
     fn from_str(text: &str) -> Result<Self, NotAName> {
-        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        let is_right = (1..=CLUSTER_NAME_BYTES_MAX).contains(&text.len())
-            && text.bytes().all(is_name)
-            && text != "none";
-        is_right.then(|| Self(text.to_owned())).ok_or(NotAName)
+        if is_plain_name(text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(NotAName)
+        }
     }
 }
 

@@ -225,7 +225,8 @@ impl Coordinator {
             spec,
             (contributors, participants),
             layout,
-            (&history.view, &map),
+            &history.view,
+            &map,
         );
         Some(plan.restoring(self.settings.restores))
     }

@@ -30,7 +30,8 @@ fn published(view: &View, participants: &[u64], me: u64, restores: bool) -> (Pla
         spec,
         (nodes[..1].to_vec(), nodes),
         layout,
-        (view, &map),
+        view,
+        &map,
     )
     .restoring(restores);
     let outcome = Outcome {
