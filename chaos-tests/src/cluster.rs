@@ -128,6 +128,7 @@ fn log_if_asked() {
 /// A network in which node `id` of a hub knows of `peers`, itself or not among them.
 #[must_use]
 pub fn in_memory(hub: &MemoryHub, id: u64, peers: &[u64]) -> Network {
+    log_if_asked();
     let others = peers.iter().filter(|peer| **peer != id);
     Network {
         hub: hub.clone(),

@@ -75,6 +75,8 @@ pub enum Unsound {
     Unattempted,
     /// It contributed to a round, or asked for votes in one, that is long over for itself.
     Replayed,
+    /// Several members say that it sent them what no correct node sends.
+    Accused,
 }
 
 impl Unsound {
@@ -115,6 +117,9 @@ impl std::fmt::Display for Unsound {
                 formatter.write_str("it asked for votes for an entry that was not attempted")
             }
             Self::Replayed => formatter.write_str("it sent old frames again"),
+            Self::Accused => {
+                formatter.write_str("several members say that they cannot use what it sent them")
+            }
         }
     }
 }

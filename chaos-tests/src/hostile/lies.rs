@@ -442,8 +442,15 @@ impl Liar {
                 },
             })),
             Lie::Broken => {
-                let broken = |node: &NodeId| (header, Message::Broken(*node));
-                self.honest.iter().take(2).map(broken).collect()
+                let says = |node: &NodeId| {
+                    let message = if drawn.random.once_in(2) {
+                        Message::Broken(*node)
+                    } else {
+                        Message::Accuse(*node)
+                    };
+                    (header, message)
+                };
+                self.honest.iter().take(2).map(says).collect()
             }
             Lie::Absurd => absurd(header, drawn),
             Lie::Random => {
@@ -621,6 +628,7 @@ impl Liar {
                     incarnation: Incarnation(any(random)),
                 }],
             },
+            20 if random.once_in(2) => Message::Accuse(self.node(random)),
             20 => Message::Broken(self.node(random)),
             21 => Message::Abandon(RefusalReason::MomentumLost {
                 shards: any(random) as u32,

@@ -129,6 +129,7 @@ fn name(mail: &Mail) -> Option<&'static str> {
         Message::Learned => "Learned",
         Message::Fork { .. } => "Fork",
         Message::Broken(_) => "Broken",
+        Message::Accuse(_) => "Accuse",
         Message::Abandon(_) => "Abandon",
         Message::GossipMixed { .. } => "GossipMixed",
         Message::GossipRefused { .. } => "GossipRefused",

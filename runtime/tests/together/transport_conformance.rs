@@ -10,6 +10,7 @@ use slowmo_actors::ports::transport::{
 };
 use slowmo_protocol::ident::{Incarnation, NodeId};
 use slowmo_protocol::wire::{BULK_HEADER_BYTES_MAX, CONTROL_FRAME_BYTES_MAX};
+use std::cmp::Ordering;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -170,6 +171,17 @@ async fn a_full_control_queue_is_an_error(kind: Kind) {
     assert_eq!(full, Some(SendError::QueueFull(two.id)));
 }
 
+/// Lengths of streams, among them those at which QUIC's streams change (see `quic/stripes.rs`).
+const LENGTHS: [usize; 7] = [
+    1000,
+    (32 << 10) - 1,
+    32 << 10,
+    100_000,
+    256 << 10,
+    288 << 10,
+    (512 << 10) + 1,
+];
+
 async fn a_reset_stream_ends_with_reset(kind: Kind) {
     let (one, mut two) = kind.pair().await;
     let mut explicit = one
@@ -184,6 +196,21 @@ async fn a_reset_stream_ends_with_reset(kind: Kind) {
         stream.read_exact(&mut vec![0; 2000]).await,
         Err(BulkError::Reset)
     );
+
+    // Longer than what one QUIC stream carries in turn.
+    for length in LENGTHS {
+        let mut sender = one.transport.open_bulk(two.id, Bytes::new()).await.unwrap();
+        sender.send(pattern(length, 0)).await.unwrap();
+        let (_, mut stream) = two.next_bulk().await;
+        let mut values = vec![0; length];
+        let reading = async {
+            stream.read_exact(&mut values).await.unwrap();
+            sender.reset();
+            stream.read_exact(&mut [0; 1]).await
+        };
+        let read = timeout(PATIENCE, reading).await.unwrap();
+        assert_eq!(read, Err(BulkError::Reset), "{length}");
+    }
 
     let dropped = one
         .transport
@@ -213,16 +240,28 @@ async fn a_stopped_stream_fails_at_its_sender(kind: Kind) {
 
 async fn a_stream_of_another_length_is_an_error(kind: Kind) {
     let (one, mut two) = kind.pair().await;
-    for expected in [999, 1000, 1001] {
-        let mut sender = one.transport.open_bulk(two.id, Bytes::new()).await.unwrap();
-        sender.send(pattern(1000, 0)).await.unwrap();
-        sender.finish().await.unwrap();
-        let (_, mut stream) = two.next_bulk().await;
-        let read = stream.read_exact(&mut vec![0; expected]).await;
-        match expected {
-            999 => assert_eq!(stream.expect_end().await, Err(BulkError::TooLong)),
-            1000 => assert_eq!((read, stream.expect_end().await), (Ok(()), Ok(()))),
-            _ => assert_eq!(read, Err(BulkError::EndedEarly)),
+    for length in LENGTHS {
+        for expected in [length - 1, length, length + 1, length + 1_000_000] {
+            let mut sender = one.transport.open_bulk(two.id, Bytes::new()).await.unwrap();
+            sender.send(pattern(length, 0)).await.unwrap();
+            sender.finish().await.unwrap();
+            let (_, mut stream) = two.next_bulk().await;
+            let mut values = vec![0; expected];
+            let reading = async {
+                let read = stream.read_exact(&mut values).await;
+                let end = match read {
+                    Ok(()) => stream.expect_end().await,
+                    Err(_) => Ok(()),
+                };
+                (read, end)
+            };
+            let seen = timeout(PATIENCE, reading).await.unwrap();
+            let right = match expected.cmp(&length) {
+                Ordering::Less => (Ok(()), Err(BulkError::TooLong)),
+                Ordering::Equal => (Ok(()), Ok(())),
+                Ordering::Greater => (Err(BulkError::EndedEarly), Ok(())),
+            };
+            assert_eq!(seen, right, "{expected} of {length} bytes");
         }
     }
 }

@@ -116,7 +116,14 @@ impl Plan {
                 .unwrap_or_else(|| stand_in(shard, &participants, me))
         };
         let owners: Vec<NodeId> = layout.shards().map(owner).collect();
-        let relays = Relays::new(me, view, &participants, &contributors, &owners);
+        let relays = Relays::new(
+            me,
+            view,
+            place.attempt,
+            &participants,
+            &contributors,
+            &owners,
+        );
         Self {
             me,
             attempt: Attempt::at(&place),

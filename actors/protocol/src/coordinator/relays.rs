@@ -22,8 +22,10 @@
 //! - A group with one contributor needs no sum, and one with one participant passes nothing on.
 //! - Joining nodes get the new values from the owners themselves.
 //!
-//! If a relay dies, the attempt fails like that of a dead owner, and the next one has another
-//! relay: relays follow from the view, the participants and the contributors.
+//! Relays follow from the view, the participants, the contributors, and the number of the attempt:
+//! each attempt has other relays. If a relay dies, or sends one owner what no correct node sends,
+//! the attempt fails like that of a dead owner. In the next one another owner sees what that relay
+//! sends, so that two nodes can say so.
 //!
 //! With `S` groups of `m` nodes an owner gets `S − 1` sums from other groups, in place of
 //! `(S − 1)·m` contributions. It also sends its new values `S − 1` times to other groups, not
@@ -57,7 +59,8 @@ struct Group {
 }
 
 impl Group {
-    /// The relay for the owner of another group that is the `index`-th of those owners.
+    /// The relay for the owner of another group that is the `index`-th of those owners, counted on
+    /// by the number of the attempt.
     fn relay(&self, index: usize) -> Option<NodeId> {
         let candidates = if self.sums() {
             &self.contributors
@@ -74,14 +77,16 @@ impl Group {
 }
 
 impl Relays {
-    /// The relays that `me` has to do with.
+    /// The relays that `me` has to do with in the attempt of this number.
     pub fn new(
         me: NodeId,
         view: &View,
+        attempt: u32,
         participants: &[NodeId],
         contributors: &[NodeId],
         owners: &[NodeId],
     ) -> Self {
+        let attempt = attempt as usize;
         let group_of = |node: NodeId| view.member(node).map(|member| member.group);
         let mut groups: BTreeMap<GroupId, Group> = BTreeMap::new();
         for (id, node) in participants
@@ -116,7 +121,7 @@ impl Relays {
             before.for_each(|(_, id)| *by_group.entry(*id).or_default() += 1);
             for (id, group) in groups.iter().filter(|(id, _)| **id != mine) {
                 let index = all - by_group.get(id).copied().unwrap_or_default();
-                if let Some(relay) = group.relay(index) {
+                if let Some(relay) = group.relay(index + attempt) {
                     let others = group.participants.iter().filter(|node| **node != relay);
                     reached.extend(others.copied());
                     of_others.insert(relay, group.clone());
@@ -127,7 +132,7 @@ impl Relays {
         let others = owners.iter().filter(|(_, id)| **id != mine);
         let of_owners = others
             .enumerate()
-            .filter_map(|(index, (owner, _))| Some((*owner, own.relay(index)?)))
+            .filter_map(|(index, (owner, _))| Some((*owner, own.relay(index + attempt)?)))
             .collect();
         Self {
             own,
@@ -220,19 +225,34 @@ mod tests {
         view.ids().collect()
     }
 
-    /// The relays of every node, if all participate and the nodes `contribute`.
-    fn relays(view: &View, contribute: &[NodeId], owners: &[NodeId]) -> BTreeMap<NodeId, Relays> {
+    /// The relays of every node in an attempt, if all participate and the nodes `contribute`.
+    fn relays(
+        view: &View,
+        attempt: u32,
+        contribute: &[NodeId],
+        owners: &[NodeId],
+    ) -> BTreeMap<NodeId, Relays> {
         let participants = all(view);
         view.ids()
-            .map(|me| (me, Relays::new(me, view, &participants, contribute, owners)))
+            .map(|me| {
+                (
+                    me,
+                    Relays::new(me, view, attempt, &participants, contribute, owners),
+                )
+            })
             .collect()
     }
 
     /// Follows contributions and new values along the relays. Checks that each owner gets every
     /// contribution once, and each node every owner's values once and from the one that it expects.
     /// Returns the streams that cross between groups: those of contributions, and of values.
-    fn follow(view: &View, contributors: &[NodeId], owners: &[NodeId]) -> (usize, usize) {
-        let of = relays(view, contributors, owners);
+    fn follow(
+        view: &View,
+        attempt: u32,
+        contributors: &[NodeId],
+        owners: &[NodeId],
+    ) -> (usize, usize) {
+        let of = relays(view, attempt, contributors, owners);
         let group = |node: NodeId| view.member(node).unwrap().group;
         let crosses = |from: NodeId, to: NodeId| usize::from(group(from) != group(to));
         let (mut sums, mut values) = (0, 0);
@@ -280,11 +300,11 @@ mod tests {
     fn one_group_has_no_relays() {
         let view = grouped(5, |_| 7);
         let nodes = all(&view);
-        for (_, relays) in relays(&view, &nodes, &nodes) {
+        for (_, relays) in relays(&view, 0, &nodes, &nodes) {
             assert_eq!(relays, Relays::default());
         }
         // Every node sends to every other one.
-        assert_eq!(follow(&view, &nodes, &nodes), (0, 0));
+        assert_eq!(follow(&view, 0, &nodes, &nodes), (0, 0));
     }
 
     #[test]
@@ -292,9 +312,9 @@ mod tests {
         let view = grouped(16, |id| u32::from(id > 8));
         let nodes = all(&view);
         // One level: each of 16 owners has 8 contributors and 8 receivers in the other group.
-        assert_eq!(follow(&view, &nodes, &nodes), (16, 16));
+        assert_eq!(follow(&view, 0, &nodes, &nodes), (16, 16));
         // Each node is the relay for one owner.
-        for (node, relays) in relays(&view, &nodes, &nodes) {
+        for (node, relays) in relays(&view, 0, &nodes, &nodes) {
             assert_eq!(relays.summed_by(node).len(), 1, "{node}");
         }
     }
@@ -317,8 +337,19 @@ mod tests {
                     .filter(|node| node.0 > 9 || pattern >> (node.0 - 1) & 1 == 1)
                     .collect();
                 let owners = &nodes[..nodes.len().div_ceil(2)];
-                follow(&view, &contributors, owners);
+                follow(&view, pattern, &contributors, owners);
             }
+        }
+    }
+
+    #[test]
+    fn the_next_attempt_has_other_relays() {
+        let view = grouped(6, |id| (id % 2) as u32);
+        let nodes = all(&view);
+        let [first, second] = [0, 1].map(|attempt| relays(&view, attempt, &nodes, &nodes));
+        for node in &nodes {
+            let [before, after] = [&first, &second].map(|of| of[node].summed_by(*node));
+            assert!(before.iter().all(|owner| !after.contains(owner)), "{node}");
         }
     }
 
@@ -327,10 +358,24 @@ mod tests {
         let view = grouped(6, |id| u32::from(id > 3));
         let participants: Vec<NodeId> = all(&view)[..5].to_vec();
         let joiner = NodeId(6);
-        let relays = Relays::new(joiner, &view, &participants, &participants, &participants);
+        let relays = Relays::new(
+            joiner,
+            &view,
+            0,
+            &participants,
+            &participants,
+            &participants,
+        );
         assert_eq!(relays, Relays::default());
         for owner in &participants {
-            let relays = Relays::new(*owner, &view, &participants, &participants, &participants);
+            let relays = Relays::new(
+                *owner,
+                &view,
+                0,
+                &participants,
+                &participants,
+                &participants,
+            );
             assert!(!relays.reaches(joiner));
         }
     }
@@ -341,7 +386,7 @@ mod tests {
         let view = grouped(4_096, |id| (id % 64) as u32);
         let nodes = all(&view);
         let owners: Vec<NodeId> = nodes.iter().copied().step_by(7).take(512).collect();
-        let of = relays(&view, &nodes, &owners);
+        let of = relays(&view, 0, &nodes, &owners);
         let mut most = 0;
         for (node, relays) in &of {
             let mine = owners.contains(node);

@@ -316,6 +316,7 @@ pub fn route<D: Data>(header: Header, message: Box<Message>) -> Mail<D> {
         | Message::Learned
         | Message::Fork { .. }
         | Message::Broken(_)
+        | Message::Accuse(_)
         | Message::Abandon(_)
         | Message::Compare
         | Message::Published(_)

@@ -273,6 +273,9 @@ pub enum Message {
         /// The values.
         values: SettingValues,
     },
+    /// A member sent this node values of a round that no correct node sends; asks the leader for
+    /// another attempt.
+    Accuse(NodeId),
 }
 
 /// Member state of a node: its position in a decided model history.

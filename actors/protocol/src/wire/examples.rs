@@ -588,6 +588,10 @@ fn decisions() -> Vec<(Message, String)> {
             Message::Broken(NodeId(9)),
             "150000000900000000000000".to_owned(),
         ),
+        (
+            Message::Accuse(NodeId(9)),
+            "240000000900000000000000".to_owned(),
+        ),
         (Message::Compare, "1c000000".to_owned()),
         (
             Message::Published(vec![(NodeId(5), signed())]),

@@ -95,6 +95,7 @@ fn every_message_has_an_example() {
         Message::TwoEntries { .. },
         Message::Undecided,
         Message::AskSettings { .. },
+        Message::Accuse(_),
     );
     each_has_an_example!(
         contents().into_iter().map(|(content, _)| content).collect(),

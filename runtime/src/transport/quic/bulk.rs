@@ -1,14 +1,16 @@
-//! Bulk streams: a length-prefixed header, then raw bytes. Sending makes no copy, receiving one.
+//! Bulk streams: a length-prefixed header, then raw bytes, over several QUIC streams (see
+//! [`stripes`](super::stripes)). Sending makes no copy, receiving one.
 
-use super::close::error_text;
-use super::framing::{BlockError, LENGTH_BYTES, read_block};
 use super::settings::{admit_bulk, open_window};
+use super::stripes::{
+    Arrivals, Beginning, Place, Stripes, header_bytes, lost, place, read_beginning, stripe_bytes,
+};
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{Counted, Session};
 use crate::transport::watched::Watched;
 use async_trait::async_trait;
-use bytes::{BufMut, Bytes, BytesMut};
-use quinn::{Connection, ReadError, ReadExactError, RecvStream, SendStream, VarInt, WriteError};
+use bytes::Bytes;
+use quinn::{Connection, RecvStream, SendStream, VarInt, WriteError};
 use slowmo_actors::ports::transport::{
     BulkError, BulkReceiver, BulkSender, DownReason, Share, TransportEvent,
 };
@@ -25,19 +27,14 @@ pub(super) async fn open(
     delivering: &Delivering,
     header: &[u8],
 ) -> Result<Box<dyn BulkSender>, BulkError> {
-    let mut first = BytesMut::with_capacity(LENGTH_BYTES + header.len());
-    first.put_u32_le(header.len() as u32);
-    first.put_slice(header);
-    let used = delivering.used();
-    let stream = connection
-        .open_uni()
-        .await
-        .map_err(|error| BulkError::Broken(error_text(&error)))?;
     let mut sender = QuicSender {
-        stream: Some((stream, used)),
+        connection: connection.clone(),
+        stripes: Vec::with_capacity(1),
+        position: 0,
+        _used: delivering.used(),
         delivering: delivering.clone(),
     };
-    sender.send(first.freeze()).await?;
+    sender.open(header_bytes(header)).await?;
     Ok(Box::new(sender))
 }
 
@@ -49,10 +46,19 @@ pub(super) async fn receive(
 ) {
     admit_bulk(&connection, session.is_one_of_many);
     let window = Window::new(&connection);
+    let arrivals = Arrivals::default();
     while let Ok(stream) = connection.accept_uni().await {
         accepted.mark_used();
+        let place = arrivals.register(stream.id());
         // One task per stream; the connection limits the number of open streams.
-        tokio::spawn(receive_one(stream, session.clone(), window.clone()));
+        let receiving = receive_one(
+            stream,
+            place,
+            arrivals.clone(),
+            session.clone(),
+            window.clone(),
+        );
+        tokio::spawn(receiving);
     }
 }
 
@@ -82,20 +88,33 @@ impl Window {
     }
 }
 
-async fn receive_one(mut stream: RecvStream, session: Arc<Session>, window: Window) {
-    let header = match read_block(&mut stream, BULK_HEADER_BYTES_MAX).await {
-        Ok(Some(header)) => header.freeze(),
-        // The stream was reset, or its connection is lost.
-        Ok(None) | Err(BlockError::CutOff) => return,
-        Err(BlockError::TooLong(length)) => {
+async fn receive_one(
+    mut stream: RecvStream,
+    place: Place,
+    arrivals: Arrivals,
+    session: Arc<Session>,
+    window: Window,
+) {
+    let header = match read_beginning(&mut stream).await {
+        Ok(Some(Beginning::Header(header))) => header,
+        Ok(Some(Beginning::Stripe(first, number))) => {
+            return arrivals.pass_on(first, number, stream);
+        }
+        Ok(None) => return,
+        Err(length) => {
             return session.close(DownReason::ProtocolViolation(header_too_long(length)));
         }
     };
+    let stripes = Stripes::new(window.0.connection.clone(), place, stream);
     let _ = session
         .deliver(TransportEvent::Bulk {
             from: session.peer.node,
             header,
-            stream: Box::new(QuicReceiver { stream, window }),
+            stream: Box::new(QuicReceiver {
+                stripes,
+                position: 0,
+                window,
+            }),
             share: Share::default(),
         })
         .await;
@@ -133,10 +152,12 @@ impl Delivering {
     }
 
     /// Counts a finished stream until its peer has received all of it, or the connection is lost.
-    fn track(&self, stream: SendStream, used: Counted) {
+    fn track(&self, stripes: Vec<SendStream>, used: Counted) {
         let counted = self.finished();
         tokio::spawn(async move {
-            let _ = stream.stopped().await;
+            for stripe in stripes {
+                let _ = stripe.stopped().await;
+            }
             drop((counted, used));
         });
     }
@@ -164,28 +185,71 @@ impl Delivering {
 
 /// The sending end. quinn would finish a stream on drop; here it is reset.
 struct QuicSender {
-    /// Taken by `finish`.
-    stream: Option<(SendStream, Counted)>,
+    connection: Connection,
+    /// Those that were opened; empty once the stream was finished.
+    stripes: Vec<SendStream>,
+    /// Number of bytes that were sent, without the header.
+    position: u64,
+    _used: Counted,
     delivering: Delivering,
+}
+
+impl QuicSender {
+    /// Opens the next stripe, which begins with these bytes.
+    async fn open(&mut self, beginning: Bytes) -> Result<(), BulkError> {
+        let stripe = self
+            .connection
+            .open_uni()
+            .await
+            .map_err(|error| lost(&error))?;
+        self.stripes.push(stripe);
+        self.write(self.stripes.len() - 1, beginning).await
+    }
+
+    /// Opens the stripe of the next byte, if that is still to be done.
+    async fn open_next(&mut self) -> Result<usize, BulkError> {
+        let (stripe, _) = place(self.position);
+        let first = self.stripes.first().ok_or(BulkError::Reset)?.id();
+        if stripe == self.stripes.len() {
+            self.open(stripe_bytes(first, stripe)).await?;
+        }
+        Ok(stripe)
+    }
+
+    async fn write(&mut self, stripe: usize, bytes: Bytes) -> Result<(), BulkError> {
+        let stream = self.stripes.get_mut(stripe).ok_or(BulkError::Reset)?;
+        stream
+            .write_chunk(bytes)
+            .await
+            .map_err(|error| match error {
+                WriteError::ConnectionLost(error) => lost(&error),
+                _ => BulkError::Reset,
+            })
+    }
 }
 
 #[async_trait]
 impl BulkSender for QuicSender {
-    async fn send(&mut self, chunk: Bytes) -> Result<(), BulkError> {
-        let (stream, _) = self.stream.as_mut().ok_or(BulkError::Reset)?;
-        stream
-            .write_chunk(chunk)
-            .await
-            .map_err(|error| match error {
-                WriteError::ConnectionLost(error) => BulkError::Broken(error_text(&error)),
-                _ => BulkError::Reset,
-            })
+    async fn send(&mut self, mut chunk: Bytes) -> Result<(), BulkError> {
+        while !chunk.is_empty() {
+            let stripe = self.open_next().await?;
+            let (_, rest) = place(self.position);
+            let part = chunk.split_to(rest.min(chunk.len()));
+            self.position += part.len() as u64;
+            self.write(stripe, part).await?;
+        }
+        Ok(())
     }
 
     async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {
-        let (mut stream, used) = self.stream.take().ok_or(BulkError::Reset)?;
-        stream.finish().map_err(|_| BulkError::Reset)?;
-        self.delivering.track(stream, used);
+        // A receiver that expects more waits for this stripe.
+        self.open_next().await?;
+        for stripe in &mut self.stripes {
+            stripe.finish().map_err(|_| BulkError::Reset)?;
+        }
+        let stripes = std::mem::take(&mut self.stripes);
+        let used = self.delivering.used();
+        self.delivering.track(stripes, used);
         Ok(())
     }
 
@@ -196,15 +260,17 @@ impl BulkSender for QuicSender {
 
 impl Drop for QuicSender {
     fn drop(&mut self) {
-        if let Some((mut stream, _used)) = self.stream.take() {
-            let _ = stream.reset(ABANDONED);
+        for stripe in &mut self.stripes {
+            let _ = stripe.reset(ABANDONED);
         }
     }
 }
 
 /// The receiving end; quinn stops a stream that is dropped unread.
 struct QuicReceiver {
-    stream: RecvStream,
+    stripes: Stripes,
+    /// Number of bytes that were read, without the header.
+    position: u64,
     window: Window,
 }
 
@@ -212,31 +278,19 @@ struct QuicReceiver {
 impl BulkReceiver for QuicReceiver {
     async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), BulkError> {
         self.window.open();
-        self.stream
-            .read_exact(into)
-            .await
-            .map_err(|error| match error {
-                ReadExactError::FinishedEarly(_) => BulkError::EndedEarly,
-                ReadExactError::ReadError(error) => read_error(error),
-            })
+        let mut unread = into;
+        while !unread.is_empty() {
+            let (stripe, rest) = place(self.position);
+            let length = rest.min(unread.len());
+            let (part, after) = unread.split_at_mut(length);
+            self.stripes.read_exact(stripe, part).await?;
+            self.position += length as u64;
+            unread = after;
+        }
+        Ok(())
     }
 
     async fn expect_end(&mut self) -> Result<(), BulkError> {
-        let mut beyond = [0; 1];
-        match self.stream.read(&mut beyond).await {
-            Ok(None) => Ok(()),
-            Ok(Some(_)) => Err(BulkError::TooLong),
-            // The end was already read.
-            Err(ReadError::ClosedStream) => Ok(()),
-            Err(error) => Err(read_error(error)),
-        }
-    }
-}
-
-fn read_error(error: ReadError) -> BulkError {
-    match error {
-        ReadError::ConnectionLost(error) => BulkError::Broken(error_text(&error)),
-        ReadError::ClosedStream => BulkError::EndedEarly,
-        _ => BulkError::Reset,
+        self.stripes.expect_end().await
     }
 }

@@ -40,6 +40,7 @@ mod same_host;
 mod same_host;
 mod settings;
 mod socket;
+mod stripes;
 mod tls;
 mod traffic;
 

@@ -3,6 +3,7 @@
 
 use super::congestion::DeliveryConfig;
 use super::identity::Identity;
+use super::stripes::STRIPES;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::{
     AckFrequencyConfig, Connection, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt,
@@ -28,9 +29,12 @@ pub const UNREAD_WINDOW_BYTES: u32 = 2 << 20;
 /// Unread bytes of a connection that is not admitted yet, or whose peer is one of many of its host;
 /// a larger frame is read in parts.
 const ACCEPTED_WINDOW_BYTES: u32 = 128 << 10;
-/// Unread bytes of one stream at which its sender waits. A path of 1 Gbit/s and 100 ms holds 12.5
-/// MB.
-pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
+/// Unread bytes of one QUIC stream at which its sender waits: few enough that it never has more
+/// gaps than quinn allows (see [`stripes`](super::stripes)).
+pub const STRIPE_WINDOW_BYTES: u32 = 2 << 20;
+/// Unread bytes of one bulk stream at which its sender waits. A path of 1 Gbit/s and 100 ms holds
+/// 12.5 MB.
+pub const STREAM_WINDOW_BYTES: u32 = STRIPES as u32 * STRIPE_WINDOW_BYTES;
 /// Unread bytes of one connection at which its sender waits. A node reads a contribution in step
 /// with those of other nodes, and may get two of one sender, as an owner and as the relay of its
 /// group: room for these two streams, and for a third one, so that published values always come
@@ -217,7 +221,7 @@ impl Tuning {
         config
             .max_concurrent_uni_streams(VarInt::from_u32(CONTROL_STREAMS_MAX))
             .max_concurrent_bidi_streams(VarInt::from_u32(0))
-            .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
+            .stream_receive_window(VarInt::from_u32(STRIPE_WINDOW_BYTES))
             .send_window(SEND_WINDOW_BYTES)
             .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES))
             .datagram_send_buffer_size(DATAGRAM_BUFFER_BYTES)

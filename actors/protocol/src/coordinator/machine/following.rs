@@ -138,6 +138,7 @@ impl Coordinator {
                 out,
             ),
             Message::Broken(node) => self.broken_elsewhere(header, node, now, out),
+            Message::Accuse(node) => self.accused(header.sender, node, now, out),
             Message::Abandon(reason) => self.abandoned_elsewhere(header, reason, now, out),
             Message::Decide { entry, leaves } => {
                 self.told_decision(header, entry, leaves, now, out)

@@ -157,6 +157,7 @@ impl Coordinator {
             | Message::Attempt(_)
             | Message::Accept { .. }
             | Message::Broken(_)
+            | Message::Accuse(_)
             | Message::Fork { .. } => {
                 self.send_from(
                     *place,

@@ -16,7 +16,12 @@
 //! A node that sent values that no correct node sends counts as one that cannot be reached, and at
 //! once: the round is made without it where the others are a quorum, another member stands in for
 //! it if it leads, its frames are ignored, and it is not admitted again until its process is
-//! restarted. The same holds for a member that abandons a round or expects another one: what it
+//! restarted. Where a leader has not seen it itself, as the values that a relay sends to one owner,
+//! the word of one member stands against that of another, until a second one speaks, in the same
+//! round or a later one. An accuser that is still alone in the next attempt is left out of the
+//! round.
+//!
+//! The same holds for a member that abandons a round or expects another one: what it
 //! says of others proves nothing. Once such members are half of the voters, the run ends here.
 //!
 //! Streams may be lost unnoticed. A sender is done with a stream when its transport has taken it;
@@ -34,6 +39,7 @@ use crate::coordinator::voters::Voter;
 use crate::ident::{Incarnation, NodeId, Round};
 use crate::machine::Outbox;
 use crate::planted::{self, Bug};
+use crate::sound::Unsound;
 use crate::time::{Instant, Span};
 use crate::view::{MEMBERS_MAX, Member};
 use crate::wire::Message;
@@ -53,6 +59,9 @@ pub const ATTEMPT_WAIT_MAX: Span = Span::from_millis(32_000);
 /// Time for which a broken stream may go unexplained before the leader is asked for another
 /// attempt: its other end may be found dead, or another attempt may be on its way.
 pub const STREAM_BROKEN_WAIT: Span = Span::from_millis(500);
+/// Number of members that must say that a member sent them what no correct node sends, before a
+/// node believes it that has not seen it itself.
+pub const ACCUSERS_TO_REFUSE: usize = 2;
 
 /// Nodes that this node can and cannot reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -72,6 +81,29 @@ pub(super) struct Links {
     again: BTreeMap<NodeId, Round>,
     /// Nodes that sent what no correct node sends, in this incarnation; at most [`MEMBERS_MAX`].
     distrusted: BTreeMap<NodeId, Incarnation>,
+    /// Members of which others say that they sent them what no correct node sends; at most
+    /// [`MEMBERS_MAX`].
+    accused: BTreeMap<NodeId, Accused>,
+}
+
+/// Whether a leader believes an accuser.
+enum Belief {
+    /// Another member has accused the same one.
+    Right,
+    /// It is still alone with it in a later attempt.
+    Wrong,
+    /// It may be confirmed in the next attempt.
+    Unknown,
+}
+
+/// An accused member.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Accused {
+    incarnation: Incarnation,
+    /// Its accusers, at most [`ACCUSERS_TO_REFUSE`].
+    by: BTreeSet<NodeId>,
+    /// The newest attempt under which it was accused.
+    last: Attempt,
 }
 
 impl Links {
@@ -152,6 +184,32 @@ impl Links {
     fn distrust(&mut self, node: NodeId, incarnation: Incarnation) {
         if self.distrusted.len() < MEMBERS_MAX || self.distrusted.contains_key(&node) {
             self.distrusted.insert(node, incarnation);
+        }
+    }
+
+    /// Records an accusation of a member under the attempt in force.
+    fn accuse(&mut self, accuser: NodeId, node: &Member, attempt: Attempt) -> Belief {
+        if self.accused.len() >= MEMBERS_MAX && !self.accused.contains_key(&node.id) {
+            return Belief::Unknown;
+        }
+        let accused = self.accused.entry(node.id).or_insert_with(|| Accused {
+            incarnation: node.incarnation,
+            by: BTreeSet::new(),
+            last: attempt,
+        });
+        if accused.incarnation != node.incarnation {
+            accused.incarnation = node.incarnation;
+            accused.by.clear();
+        }
+        accused.by.insert(accuser);
+        let again = accused.last != attempt && accused.last.round == attempt.round;
+        accused.last = attempt;
+        if accused.by.len() >= ACCUSERS_TO_REFUSE {
+            Belief::Right
+        } else if again {
+            Belief::Wrong
+        } else {
+            Belief::Unknown
         }
     }
 
@@ -359,21 +417,10 @@ impl Coordinator {
             }
             return;
         }
-        let Lead::Attempt(attempts) = &deciding.lead else {
+        if !matches!(deciding.lead, Lead::Attempt(_)) {
             return;
-        };
-        // Without a proposal under way, the next attempt begins anew anyway.
-        let under_way = attempts.proposal.is_some();
-        if under_way && !deciding.retry && !self.timers.runs(Timer::Retry) {
-            deciding.broken += 1;
-            // The first retries happen at once: most breaks are over when they are noticed.
-            match deciding.broken.checked_sub(REPORTS_TO_PART + 1) {
-                None => deciding.retry = true,
-                Some(times) => self
-                    .timers
-                    .set(Timer::Retry, now.after(doubled(STREAM_BROKEN_WAIT, times))),
-            }
         }
+        self.attempt_again(now);
         let Some(history) = &self.history else { return };
         let lives = |id: NodeId| {
             history
@@ -394,6 +441,25 @@ impl Coordinator {
         }
     }
 
+    /// Ends the attempt under way for another one: the first times at once, as most breaks are over
+    /// when they are noticed. Without an attempt under way the next one begins anew anyway.
+    fn attempt_again(&mut self, now: Instant) {
+        let Some(deciding) = &mut self.deciding else {
+            return;
+        };
+        let under_way = matches!(&deciding.lead, Lead::Attempt(lead) if lead.proposal.is_some());
+        if !under_way || deciding.retry || self.timers.runs(Timer::Retry) {
+            return;
+        }
+        deciding.broken += 1;
+        match deciding.broken.checked_sub(REPORTS_TO_PART + 1) {
+            None => deciding.retry = true,
+            Some(times) => self
+                .timers
+                .set(Timer::Retry, now.after(doubled(STREAM_BROKEN_WAIT, times))),
+        }
+    }
+
     /// Handles values of a stream of an attempt that no correct node sends.
     pub(super) fn unsound(
         &mut self,
@@ -404,11 +470,48 @@ impl Coordinator {
     ) {
         self.distrust(node);
         let me = self.me();
+        let leader = self.place().term.node;
         let is_moving = |deciding: &mut Deciding| deciding.data.moving_at(attempt).is_some();
         // Its other end is no death that may still be found, so nothing is waited for.
         if attempt == Attempt::at(&self.place()) && self.deciding.as_mut().is_some_and(is_moving) {
-            self.ask_for_another_attempt(me, node, now, out);
+            if leader == me {
+                self.ask_for_another_attempt(me, node, now, out);
+            } else {
+                self.send(leader, Message::Accuse(node), out);
+            }
         }
+    }
+
+    /// Handles a member that says that another one sent it what no correct node sends. Only the
+    /// leader judges; who accuses the leader stands in for it.
+    pub(super) fn accused(
+        &mut self,
+        accuser: NodeId,
+        node: NodeId,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        let leads = |deciding: &Deciding| matches!(deciding.lead, Lead::Attempt(_));
+        if [accuser, self.me()].contains(&node) || !self.deciding.as_ref().is_some_and(leads) {
+            return;
+        }
+        let members = self.taking_part();
+        if [accuser, node].iter().any(|one| !members.contains(one)) {
+            return;
+        }
+        let attempt = Attempt::at(&self.place());
+        let Some(member) = self.view().and_then(|view| view.member(node)).cloned() else {
+            return;
+        };
+        match self.links.accuse(accuser, &member, attempt) {
+            Belief::Right => {
+                out.push(Effect::Unsound(node, Unsound::Accused));
+                self.distrust(node);
+            }
+            Belief::Wrong => self.leave_one_out([accuser, node]),
+            Belief::Unknown => {}
+        }
+        self.attempt_again(now);
     }
 
     /// Whether more than half of the voters live and have sent nothing that no correct node sends.
@@ -449,7 +552,7 @@ impl Coordinator {
     /// so, then the one with the higher id. So a member that lies about its links excludes itself.
     /// Never excludes this node, nor a node without which the others would not be a quorum.
     fn part(&mut self, one: NodeId, other: NodeId) {
-        let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
+        let Some(deciding) = &self.deciding else {
             return;
         };
         let mut pair = [one, other];
@@ -459,9 +562,16 @@ impl Coordinator {
             std::cmp::Reverse((deciding.reports.pairs_of(*node), alone, *node))
         });
         let members = self.taking_part();
-        if pair.iter().any(|node| !members.contains(node)) {
-            return;
+        if pair.iter().all(|node| members.contains(node)) {
+            self.leave_one_out(pair);
         }
+    }
+
+    /// Excludes the first of these members that is not this node, if the others are a quorum.
+    fn leave_one_out(&mut self, members: [NodeId; 2]) {
+        let Some(history) = &self.history else {
+            return;
+        };
         let votes = |voter: &&Voter| voter.node == self.me() || self.peers.votes(**voter);
         let enough = |without: NodeId| {
             let others = history.voters.iter().filter(votes).map(|voter| voter.node);
@@ -469,7 +579,7 @@ impl Coordinator {
                 .voters
                 .is_quorum(others.filter(|node| *node != without && !self.is_left_out(*node)))
         };
-        let chosen = pair
+        let chosen = members
             .into_iter()
             .find(|node| *node != self.me() && enough(*node));
         if let (Some(chosen), Some(deciding)) = (chosen, &mut self.deciding) {

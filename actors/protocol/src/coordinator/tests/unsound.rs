@@ -1,7 +1,7 @@
 //! Members that send what no correct node sends, and averages that overflow although nobody does.
 
 use super::*;
-use crate::coordinator::{Attempt, RoundError, VOTES_WAIT};
+use crate::coordinator::{Attempt, RoundError, STREAM_BROKEN_WAIT, VOTES_WAIT};
 use crate::sound::Unsound;
 use crate::wire::RefusalReason;
 
@@ -23,6 +23,65 @@ fn a_leader_goes_on_at_once_without_whoever_lied_to_it() {
     leader.tell(In::PeerUp(NodeId(3)));
     let effects = leader.hear(2, Message::Broken(NodeId(4)));
     assert_eq!(leader.attempted(&effects), Some(vec![1, 2, 4]));
+}
+
+fn named(effects: &[Effect]) -> Vec<u64> {
+    let named = |effect: &Effect| match effect {
+        Effect::Unsound(node, _) => Some(node.0),
+        _ => None,
+    };
+    effects.iter().filter_map(named).collect()
+}
+
+#[test]
+fn a_member_that_two_others_accuse_is_refused() {
+    let mut leader = Bench::with_all_contributions(&[1, 2, 3, 4, 5]);
+    // One may be wrong.
+    let effects = leader.hear(2, Message::Accuse(NodeId(3)));
+    assert_eq!(leader.attempted(&effects), Some(vec![1, 2, 3, 4, 5]));
+    assert_eq!(named(&effects), []);
+    let effects = leader.hear(4, Message::Accuse(NodeId(3)));
+    assert_eq!(leader.attempted(&effects), Some(vec![1, 2, 4, 5]));
+    assert_eq!(named(&effects), [3]);
+    let same = leader.view.member(NodeId(3)).unwrap().clone();
+    leader.joiners(vec![same]);
+    assert_eq!(leader.machine.joiners().next(), None);
+}
+
+#[test]
+fn an_accuser_that_stays_alone_is_left_out_of_the_round_and_remembered() {
+    let mut leader = Bench::with_all_contributions(&[1, 2, 3, 4, 5]);
+    leader.hear(2, Message::Accuse(NodeId(3)));
+    let effects = leader.hear(2, Message::Accuse(NodeId(3)));
+    assert_eq!(leader.attempted(&effects), Some(vec![1, 3, 4, 5]));
+    assert_eq!(named(&effects), []);
+    let effects = leader.hear(4, Message::Accuse(NodeId(3)));
+    assert_eq!(leader.attempted(&effects), Some(vec![1, 4, 5]));
+    assert_eq!(named(&effects), [3]);
+}
+
+#[test]
+fn who_accuses_itself_the_leader_or_a_stranger_changes_nothing() {
+    let mut leader = Bench::with_all_contributions(&[1, 2, 3, 4]);
+    for accused in [1, 2, 7] {
+        for accuser in [2, 7] {
+            let effects = leader.hear(accuser, Message::Accuse(NodeId(accused)));
+            assert_eq!(leader.attempted(&effects), None);
+            assert_eq!(named(&effects), []);
+        }
+    }
+}
+
+#[test]
+fn who_accuses_everybody_is_left_out_itself() {
+    let mut leader = Bench::with_all_contributions(&[1, 2, 3, 4]);
+    for accused in [3, 4, 3] {
+        let effects = leader.hear(2, Message::Accuse(NodeId(accused)));
+        assert_eq!(named(&effects), []);
+    }
+    // The third attempt that fails is not made again at once.
+    let effects = leader.wait(STREAM_BROKEN_WAIT.0);
+    assert_eq!(leader.attempted(&effects), Some(vec![1, 3, 4]));
 }
 
 #[test]
