@@ -8,7 +8,7 @@ use slowmo_actors::status::{Awaited, Gossiping, LOSS, NodeStatus};
 pub use slowmo_actors::status::{CheckpointStatus, Event, MemberState};
 use slowmo_protocol::coordinator::{self, AWAITED_TOLD_MAX};
 use slowmo_protocol::gossip_peer::Straggler;
-use slowmo_protocol::ident::Nodes;
+use slowmo_protocol::ident::{GroupId, Nodes};
 use slowmo_protocol::real;
 use slowmo_protocol::time::{Instant, Span};
 use std::collections::BTreeMap;
@@ -100,6 +100,10 @@ pub struct MemberStatus {
     pub devices: u16,
     /// Whether this node considers the member alive.
     pub alive: bool,
+    /// The number of its group (key `group`); `None` without one. Members with the same name have
+    /// the same number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
 }
 
 /// The last decided round.
@@ -237,6 +241,7 @@ pub(crate) fn view(context: &NodeContext, status: &NodeStatus) -> Status {
         address: member.address.to_string(),
         devices: member.devices,
         alive: !status.dead.contains(&member.id),
+        group: (member.group != GroupId::default()).then_some(member.group.0),
     };
     let now = context.clock.now();
     let straggler = |straggler: &coordinator::Straggler| StragglerStatus {

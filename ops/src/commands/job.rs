@@ -276,6 +276,8 @@ struct JobReport {
     late: Vec<LateRow>,
     /// Members that live and miss rounds, as the member that is furthest ahead counts them.
     stragglers: Vec<StragglerStatus>,
+    /// The members of each group (key `group`), if there are several.
+    groups: Vec<Vec<u64>>,
     nodes: Vec<NodeRow>,
 }
 
@@ -381,6 +383,7 @@ impl MemberRow {
             address,
             devices: workers,
             alive,
+            group: _,
         } = member;
         Self {
             node,
@@ -473,6 +476,7 @@ impl JobReport {
             stragglers: furthest
                 .map(|report| report.stragglers.clone())
                 .unwrap_or_default(),
+            groups: furthest.map_or_else(Vec::new, |report| groups(&report.members)),
             nodes: nodes
                 .into_iter()
                 .map(|(node, report)| {
@@ -663,6 +667,10 @@ impl JobReport {
         for line in self.measures().into_iter().chain(self.checkpoints()) {
             text.push_str(&format!("\n{line}"));
         }
+        if !self.groups.is_empty() {
+            let groups: Vec<String> = self.groups.iter().map(|group| listed(group)).collect();
+            text.push_str(&format!("\ngroups: {}", groups.join(" | ")));
+        }
         self.late
             .iter()
             .for_each(|late| text.push_str(&format!("\n{late}")));
@@ -671,6 +679,30 @@ impl JobReport {
             .for_each(|straggler| text.push_str(&format!("\n{}", told(straggler))));
         text
     }
+}
+
+/// The members of each group, in the order of their lowest ids; empty if there is one group.
+fn groups(members: &[MemberStatus]) -> Vec<Vec<u64>> {
+    let mut groups: BTreeMap<Option<u32>, Vec<u64>> = BTreeMap::new();
+    for member in members {
+        groups.entry(member.group).or_default().push(member.node);
+    }
+    if groups.len() < 2 {
+        return Vec::new();
+    }
+    let mut groups: Vec<Vec<u64>> = groups.into_values().collect();
+    groups.sort();
+    groups
+}
+
+/// `nodes 1, 2, 3`.
+fn listed(nodes: &[u64]) -> String {
+    let ids: Vec<String> = nodes.iter().map(u64::to_string).collect();
+    format!(
+        "{} {}",
+        if ids.len() == 1 { "node" } else { "nodes" },
+        ids.join(", ")
+    )
 }
 
 fn in_force(setting: &SettingStatus) -> String {
@@ -726,4 +758,29 @@ fn devices(names: &[String]) -> String {
         }
     };
     counted.map(text).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(node: u64, group: Option<u32>) -> MemberStatus {
+        MemberStatus {
+            node,
+            address: String::new(),
+            devices: 1,
+            alive: true,
+            group,
+        }
+    }
+
+    #[test]
+    fn members_are_listed_by_group_where_there_are_several() {
+        assert!(groups(&[member(0, None), member(1, None)]).is_empty());
+        assert!(groups(&[member(0, Some(7)), member(1, Some(7))]).is_empty());
+        let several = [member(0, Some(9)), member(1, Some(7)), member(2, Some(9))];
+        assert_eq!(groups(&several), [vec![0, 2], vec![1]]);
+        assert_eq!(listed(&[0, 2]), "nodes 0, 2");
+        assert_eq!(listed(&[1]), "node 1");
+    }
 }

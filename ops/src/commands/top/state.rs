@@ -237,6 +237,7 @@ pub mod tests {
                 address: "127.0.0.1:7000".to_owned(),
                 devices: 1,
                 alive: true,
+                group: None,
             }],
             max_nodes: 4096,
             last_round: LastRound {
