@@ -116,14 +116,11 @@ impl Plan {
                 .unwrap_or_else(|| stand_in(shard, &participants, me))
         };
         let owners: Vec<NodeId> = layout.shards().map(owner).collect();
-        let relays = Relays::new(
-            me,
-            view,
-            place.attempt,
-            &participants,
-            &contributors,
-            &owners,
-        );
+        // The same on all nodes.
+        let turn = (place.round.0 as usize)
+            .wrapping_add(place.term.counter as usize)
+            .wrapping_add(place.attempt as usize);
+        let relays = Relays::new(me, view, turn, &participants, &contributors, &owners);
         Self {
             me,
             attempt: Attempt::at(&place),

@@ -22,10 +22,10 @@
 //! - A group with one contributor needs no sum, and one with one participant passes nothing on.
 //! - Joining nodes get the new values from the owners themselves.
 //!
-//! Relays follow from the view, the participants, the contributors, and the number of the attempt:
-//! each attempt has other relays. If a relay dies, or sends one owner what no correct node sends,
-//! the attempt fails like that of a dead owner. In the next one another owner sees what that relay
-//! sends, so that two nodes can say so.
+//! Relays follow from the view, the participants, the contributors, the round and the attempt, and
+//! change with each of the last two. If a relay dies, or sends one owner what no correct node sends,
+//! the attempt fails like that of a dead owner. Later another owner sees what that relay sends, so
+//! that two nodes can say so.
 //!
 //! With `S` groups of `m` nodes an owner gets `S − 1` sums from other groups, in place of
 //! `(S − 1)·m` contributions. It also sends its new values `S − 1` times to other groups, not
@@ -60,7 +60,7 @@ struct Group {
 
 impl Group {
     /// The relay for the owner of another group that is the `index`-th of those owners, counted on
-    /// by the number of the attempt.
+    /// by the round and the attempt.
     fn relay(&self, index: usize) -> Option<NodeId> {
         let candidates = if self.sums() {
             &self.contributors
@@ -77,16 +77,15 @@ impl Group {
 }
 
 impl Relays {
-    /// The relays that `me` has to do with in the attempt of this number.
+    /// The relays that `me` has to do with. `turn` counts rounds and attempts.
     pub fn new(
         me: NodeId,
         view: &View,
-        attempt: u32,
+        turn: usize,
         participants: &[NodeId],
         contributors: &[NodeId],
         owners: &[NodeId],
     ) -> Self {
-        let attempt = attempt as usize;
         let group_of = |node: NodeId| view.member(node).map(|member| member.group);
         let mut groups: BTreeMap<GroupId, Group> = BTreeMap::new();
         for (id, node) in participants
@@ -121,7 +120,7 @@ impl Relays {
             before.for_each(|(_, id)| *by_group.entry(*id).or_default() += 1);
             for (id, group) in groups.iter().filter(|(id, _)| **id != mine) {
                 let index = all - by_group.get(id).copied().unwrap_or_default();
-                if let Some(relay) = group.relay(index + attempt) {
+                if let Some(relay) = group.relay(index.wrapping_add(turn)) {
                     let others = group.participants.iter().filter(|node| **node != relay);
                     reached.extend(others.copied());
                     of_others.insert(relay, group.clone());
@@ -132,7 +131,7 @@ impl Relays {
         let others = owners.iter().filter(|(_, id)| **id != mine);
         let of_owners = others
             .enumerate()
-            .filter_map(|(index, (owner, _))| Some((*owner, own.relay(index + attempt)?)))
+            .filter_map(|(index, (owner, _))| Some((*owner, own.relay(index.wrapping_add(turn))?)))
             .collect();
         Self {
             own,
@@ -225,10 +224,10 @@ mod tests {
         view.ids().collect()
     }
 
-    /// The relays of every node in an attempt, if all participate and the nodes `contribute`.
+    /// The relays of every node in a turn, if all participate and the nodes `contribute`.
     fn relays(
         view: &View,
-        attempt: u32,
+        turn: usize,
         contribute: &[NodeId],
         owners: &[NodeId],
     ) -> BTreeMap<NodeId, Relays> {
@@ -237,7 +236,7 @@ mod tests {
             .map(|me| {
                 (
                     me,
-                    Relays::new(me, view, attempt, &participants, contribute, owners),
+                    Relays::new(me, view, turn, &participants, contribute, owners),
                 )
             })
             .collect()
@@ -248,11 +247,11 @@ mod tests {
     /// Returns the streams that cross between groups: those of contributions, and of values.
     fn follow(
         view: &View,
-        attempt: u32,
+        turn: usize,
         contributors: &[NodeId],
         owners: &[NodeId],
     ) -> (usize, usize) {
-        let of = relays(view, attempt, contributors, owners);
+        let of = relays(view, turn, contributors, owners);
         let group = |node: NodeId| view.member(node).unwrap().group;
         let crosses = |from: NodeId, to: NodeId| usize::from(group(from) != group(to));
         let (mut sums, mut values) = (0, 0);
@@ -337,7 +336,7 @@ mod tests {
                     .filter(|node| node.0 > 9 || pattern >> (node.0 - 1) & 1 == 1)
                     .collect();
                 let owners = &nodes[..nodes.len().div_ceil(2)];
-                follow(&view, pattern, &contributors, owners);
+                follow(&view, pattern as usize, &contributors, owners);
             }
         }
     }
@@ -346,7 +345,7 @@ mod tests {
     fn the_next_attempt_has_other_relays() {
         let view = grouped(6, |id| (id % 2) as u32);
         let nodes = all(&view);
-        let [first, second] = [0, 1].map(|attempt| relays(&view, attempt, &nodes, &nodes));
+        let [first, second] = [0, 1].map(|turn| relays(&view, turn, &nodes, &nodes));
         for node in &nodes {
             let [before, after] = [&first, &second].map(|of| of[node].summed_by(*node));
             assert!(before.iter().all(|owner| !after.contains(owner)), "{node}");

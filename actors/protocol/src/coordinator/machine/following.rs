@@ -138,7 +138,7 @@ impl Coordinator {
                 out,
             ),
             Message::Broken(node) => self.broken_elsewhere(header, node, now, out),
-            Message::Accuse(node) => self.accused(header.sender, node, now, out),
+            Message::Accuse(node) => self.accused(header, node, now, out),
             Message::Abandon(reason) => self.abandoned_elsewhere(header, reason, now, out),
             Message::Decide { entry, leaves } => {
                 self.told_decision(header, entry, leaves, now, out)
@@ -401,7 +401,7 @@ impl Coordinator {
     ) {
         out.push(Effect::Unsound(node, what));
         let attempt = Attempt::at(&self.place());
-        self.unsound(attempt, node, now, out);
+        self.attempt_without(attempt, node, Message::Broken(node), now, out);
     }
 
     pub(super) fn specs_differ(

@@ -19,9 +19,9 @@
 //! restarted. Where a leader has not seen it itself, as the values that a relay sends to one owner,
 //! the word of one member stands against that of another, until a second one speaks, in the same
 //! round or a later one. An accuser that is still alone in the next attempt is left out of the
-//! round.
+//! round. A member's word has at most one other member refused.
 //!
-//! The same holds for a member that abandons a round or expects another one: what it
+//! A member is refused in the same way if it that abandons a round or expects another one: what it
 //! says of others proves nothing. Once such members are half of the voters, the run ends here.
 //!
 //! Streams may be lost unnoticed. A sender is done with a stream when its transport has taken it;
@@ -42,7 +42,7 @@ use crate::planted::{self, Bug};
 use crate::sound::Unsound;
 use crate::time::{Instant, Span};
 use crate::view::{MEMBERS_MAX, Member};
-use crate::wire::Message;
+use crate::wire::{Header, Message};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Time to wait for a living member that cannot be sent to: most connections are made anew at once.
@@ -84,16 +84,18 @@ pub(super) struct Links {
     /// Members of which others say that they sent them what no correct node sends; at most
     /// [`MEMBERS_MAX`].
     accused: BTreeMap<NodeId, Accused>,
+    /// Members whose accusations had another one refused.
+    believed: BTreeSet<NodeId>,
 }
 
-/// Whether a leader believes an accuser.
+/// What a leader thinks of an accusation.
 enum Belief {
     /// Another member has accused the same one.
-    Right,
-    /// It is still alone with it in a later attempt.
-    Wrong,
+    Confirmed,
+    /// The accuser is still alone with it in a later attempt, or alone against several members.
+    Alone,
     /// It may be confirmed in the next attempt.
-    Unknown,
+    Open,
 }
 
 /// An accused member.
@@ -103,7 +105,7 @@ struct Accused {
     /// Its accusers, at most [`ACCUSERS_TO_REFUSE`].
     by: BTreeSet<NodeId>,
     /// The newest attempt under which it was accused.
-    last: Attempt,
+    last: Option<Attempt>,
 }
 
 impl Links {
@@ -157,6 +159,8 @@ impl Links {
         self.since.retain(|node, _| concerns(*node));
         self.given_up.retain(|node| concerns(*node));
         self.deposed.retain(|node| concerns(*node));
+        self.accused.retain(|node, _| concerns(*node));
+        self.believed.retain(|node| concerns(*node));
         // A sender that is ahead has sent while this node was in the previous round.
         self.again.retain(|_, then| then.next() >= round);
     }
@@ -187,29 +191,44 @@ impl Links {
         }
     }
 
-    /// Records an accusation of a member under the attempt in force.
-    fn accuse(&mut self, accuser: NodeId, node: &Member, attempt: Attempt) -> Belief {
+    /// Records an accusation of a member, under the attempt in force or (`None`) an earlier one.
+    fn accuse(&mut self, accuser: NodeId, node: &Member, attempt: Option<Attempt>) -> Belief {
         if self.accused.len() >= MEMBERS_MAX && !self.accused.contains_key(&node.id) {
-            return Belief::Unknown;
+            return Belief::Open;
         }
-        let accused = self.accused.entry(node.id).or_insert_with(|| Accused {
+        let new = || Accused {
             incarnation: node.incarnation,
             by: BTreeSet::new(),
-            last: attempt,
-        });
+            last: None,
+        };
+        let accused = self.accused.entry(node.id).or_insert_with(new);
         if accused.incarnation != node.incarnation {
-            accused.incarnation = node.incarnation;
-            accused.by.clear();
+            *accused = new();
         }
-        accused.by.insert(accuser);
-        let again = accused.last != attempt && accused.last.round == attempt.round;
-        accused.last = attempt;
+        if accused.by.len() < ACCUSERS_TO_REFUSE && !self.believed.contains(&accuser) {
+            accused.by.insert(accuser);
+        }
         if accused.by.len() >= ACCUSERS_TO_REFUSE {
-            Belief::Right
-        } else if again {
-            Belief::Wrong
+            return Belief::Confirmed;
+        }
+        let Some(attempt) = attempt else {
+            return Belief::Open;
+        };
+        let last = accused.last.replace(attempt);
+        let again = last.is_some_and(|last| last != attempt && last.round == attempt.round);
+        let alone = |accused: &&Accused| accused.by.len() == 1 && accused.by.contains(&accuser);
+        if again || self.accused.values().filter(alone).count() > 1 {
+            Belief::Alone
         } else {
-            Belief::Unknown
+            Belief::Open
+        }
+    }
+
+    /// Called once a node is refused because of its accusers: their word counts no second time, so
+    /// that two members that lie do not have one after the other refused.
+    fn believe(&mut self, node: NodeId) {
+        if let Some(accused) = self.accused.remove(&node) {
+            self.believed.extend(accused.by);
         }
     }
 
@@ -460,11 +479,30 @@ impl Coordinator {
         }
     }
 
-    /// Handles values of a stream of an attempt that no correct node sends.
+    /// Handles values of a stream of an attempt that no correct node sends: the leader is told.
     pub(super) fn unsound(
         &mut self,
         attempt: Attempt,
         node: NodeId,
+        now: Instant,
+        out: &mut Outbox<Effect>,
+    ) {
+        // A leader does not judge itself.
+        let message = if node == self.place().term.node {
+            Message::Broken(node)
+        } else {
+            Message::Accuse(node)
+        };
+        self.attempt_without(attempt, node, message, now, out);
+    }
+
+    /// Counts a node as unreachable until its process is restarted, and ends this attempt if it is
+    /// under way; if another node leads, it is told with this message.
+    pub(super) fn attempt_without(
+        &mut self,
+        attempt: Attempt,
+        node: NodeId,
+        message: Message,
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
@@ -477,20 +515,22 @@ impl Coordinator {
             if leader == me {
                 self.ask_for_another_attempt(me, node, now, out);
             } else {
-                self.send(leader, Message::Accuse(node), out);
+                self.send(leader, message, out);
             }
         }
     }
 
     /// Handles a member that says that another one sent it what no correct node sends. Only the
-    /// leader judges; who accuses the leader stands in for it.
+    /// leader judges.
     pub(super) fn accused(
         &mut self,
-        accuser: NodeId,
+        header: &Header,
         node: NodeId,
         now: Instant,
         out: &mut Outbox<Effect>,
     ) {
+        let accuser = header.sender;
+        let place = self.place();
         let leads = |deciding: &Deciding| matches!(deciding.lead, Lead::Attempt(_));
         if [accuser, self.me()].contains(&node) || !self.deciding.as_ref().is_some_and(leads) {
             return;
@@ -499,19 +539,26 @@ impl Coordinator {
         if [accuser, node].iter().any(|one| !members.contains(one)) {
             return;
         }
-        let attempt = Attempt::at(&self.place());
         let Some(member) = self.view().and_then(|view| view.member(node)).cloned() else {
             return;
         };
+        // Of an attempt that is over it is no second time.
+        let is_late = (header.term, header.attempt) < (place.term, place.attempt);
+        let attempt = (!is_late).then(|| Attempt::at(&place));
         match self.links.accuse(accuser, &member, attempt) {
-            Belief::Right => {
+            Belief::Confirmed if self.is_quorum_without(node) => {
+                self.links.believe(node);
                 out.push(Effect::Unsound(node, Unsound::Accused));
                 self.distrust(node);
             }
-            Belief::Wrong => self.leave_one_out([accuser, node]),
-            Belief::Unknown => {}
+            Belief::Alone => self.leave_one_out([accuser, node]),
+            Belief::Confirmed | Belief::Open => {}
         }
-        self.attempt_again(now);
+        if is_late {
+            self.lead_again(accuser, out);
+        } else {
+            self.attempt_again(now);
+        }
     }
 
     /// Whether more than half of the voters live and have sent nothing that no correct node sends.
@@ -567,21 +614,25 @@ impl Coordinator {
         }
     }
 
+    /// Whether the living members without this one, and without those that are left out, are a
+    /// quorum.
+    fn is_quorum_without(&self, without: NodeId) -> bool {
+        let Some(history) = &self.history else {
+            return false;
+        };
+        let votes = |voter: &&Voter| {
+            let remains = voter.node != without && !self.is_left_out(voter.node);
+            remains && (voter.node == self.me() || self.peers.votes(**voter))
+        };
+        let others = history.voters.iter().filter(votes).map(|voter| voter.node);
+        history.voters.is_quorum(others)
+    }
+
     /// Excludes the first of these members that is not this node, if the others are a quorum.
     fn leave_one_out(&mut self, members: [NodeId; 2]) {
-        let Some(history) = &self.history else {
-            return;
-        };
-        let votes = |voter: &&Voter| voter.node == self.me() || self.peers.votes(**voter);
-        let enough = |without: NodeId| {
-            let others = history.voters.iter().filter(votes).map(|voter| voter.node);
-            history
-                .voters
-                .is_quorum(others.filter(|node| *node != without && !self.is_left_out(*node)))
-        };
         let chosen = members
             .into_iter()
-            .find(|node| *node != self.me() && enough(*node));
+            .find(|node| *node != self.me() && self.is_quorum_without(*node));
         if let (Some(chosen), Some(deciding)) = (chosen, &mut self.deciding) {
             deciding.reports.left_out.insert(chosen);
         }

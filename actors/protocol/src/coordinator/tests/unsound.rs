@@ -1,7 +1,7 @@
 //! Members that send what no correct node sends, and averages that overflow although nobody does.
 
 use super::*;
-use crate::coordinator::{Attempt, RoundError, STREAM_BROKEN_WAIT, VOTES_WAIT};
+use crate::coordinator::{Attempt, RoundError, VOTES_WAIT};
 use crate::sound::Unsound;
 use crate::wire::RefusalReason;
 
@@ -23,6 +23,21 @@ fn a_leader_goes_on_at_once_without_whoever_lied_to_it() {
     leader.tell(In::PeerUp(NodeId(3)));
     let effects = leader.hear(2, Message::Broken(NodeId(4)));
     assert_eq!(leader.attempted(&effects), Some(vec![1, 2, 4]));
+}
+
+#[test]
+fn only_values_that_no_correct_node_sends_are_an_accusation() {
+    let (mut member, _) = Bench::ready(&[1, 2, 3, 4], 2, |_| {});
+    let attempt = Attempt::at(&member.place());
+    // Node 3 has another script; which of the two is wrong, the leader finds itself.
+    let effects = member.tell(In::SpecsDiffer(attempt, NodeId(3), FIRST));
+    assert!(!says!(effects, Message::Accuse(_)), "{effects:?}");
+    let (mut member, _) = Bench::ready(&[1, 2, 3, 4], 2, |_| {});
+    let effects = unsound(&mut member, 3);
+    assert!(says!(effects, Message::Accuse(NodeId(3))), "{effects:?}");
+    // A leader does not judge itself.
+    let effects = unsound(&mut member, 1);
+    assert!(!says!(effects, Message::Accuse(_)), "{effects:?}");
 }
 
 fn named(effects: &[Effect]) -> Vec<u64> {
@@ -75,13 +90,50 @@ fn who_accuses_itself_the_leader_or_a_stranger_changes_nothing() {
 #[test]
 fn who_accuses_everybody_is_left_out_itself() {
     let mut leader = Bench::with_all_contributions(&[1, 2, 3, 4]);
-    for accused in [3, 4, 3] {
-        let effects = leader.hear(2, Message::Accuse(NodeId(accused)));
-        assert_eq!(named(&effects), []);
-    }
-    // The third attempt that fails is not made again at once.
-    let effects = leader.wait(STREAM_BROKEN_WAIT.0);
+    let effects = leader.hear(2, Message::Accuse(NodeId(3)));
+    assert_eq!(leader.attempted(&effects), Some(vec![1, 2, 3, 4]));
+    let effects = leader.hear(2, Message::Accuse(NodeId(4)));
     assert_eq!(leader.attempted(&effects), Some(vec![1, 3, 4]));
+    assert_eq!(named(&effects), []);
+}
+
+#[test]
+fn two_members_can_have_one_other_refused_and_no_more() {
+    let mut leader = Bench::with_all_contributions(&[1, 2, 3, 4, 5, 6, 7]);
+    let mut refused = Vec::new();
+    for accused in [3, 5, 6] {
+        for accuser in [2, 4] {
+            let effects = leader.hear(accuser, Message::Accuse(NodeId(accused)));
+            refused.extend(named(&effects));
+        }
+    }
+    assert_eq!(refused, [3]);
+}
+
+#[test]
+fn nobody_is_refused_without_whom_there_is_no_quorum() {
+    let mut leader = Bench::with_all_contributions(&[1, 2, 3, 4]);
+    leader.lose(&[4], true);
+    for accuser in [2, 3] {
+        for accused in [2, 3] {
+            let effects = leader.hear(accuser, Message::Accuse(NodeId(accused)));
+            assert_eq!(named(&effects), []);
+        }
+    }
+}
+
+#[test]
+fn an_accusation_of_an_attempt_that_is_over_ends_no_other_one() {
+    let mut leader = Bench::with_all_contributions(&[1, 2, 3, 4, 5]);
+    let before = leader.place();
+    leader.hear(2, Message::Accuse(NodeId(3)));
+    let under_way = leader.place();
+    // The same node sent it two streams.
+    leader.hear_at(2, before, Message::Accuse(NodeId(3)));
+    assert_eq!(leader.place(), under_way);
+    // It still confirms another one.
+    let effects = leader.hear_at(4, before, Message::Accuse(NodeId(3)));
+    assert_eq!(named(&effects), [3]);
 }
 
 #[test]
