@@ -37,7 +37,8 @@ pub enum Lie {
     Nothing,
     /// Says that the round is abandoned.
     Abandon,
-    /// Says that streams between it and honest nodes break.
+    /// Says that streams between it and honest nodes break, or that they send it what no correct node
+    /// sends.
     Broken,
     /// Sends frames in the name of others.
     OtherSender,

@@ -221,7 +221,7 @@ fn passes_on_other_values(content: &mut Bulk) -> Vec<u8> {
 #[test]
 fn who_lies_in_a_round_over_groups_is_left_out() {
     // A sum is seen by its owner alone. There word stands against word, until another owner sees
-    // one in a later round.
+    // one in a later attempt or round.
     let lies = [contributes_nan, publishes_infinity, passes_on_other_values];
     for wire in [WireType::Float32, WireType::Int8] {
         let config = Config {

@@ -1,6 +1,6 @@
 //! The name of a group of nodes.
 
-use crate::transport::quic::{NotAName, is_plain_name};
+use crate::transport::quic::{NotAName, plain_name};
 use slowmo_protocol::ident::GroupId;
 use slowmo_protocol::published::Hasher;
 use std::fmt;
@@ -39,11 +39,7 @@ impl FromStr for GroupName {
     type Err = NotAName;
 
     fn from_str(text: &str) -> Result<Self, NotAName> {
-        if is_plain_name(text) {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(NotAName)
-        }
+        plain_name(text).map(Self)
     }
 }
 

@@ -172,11 +172,13 @@ async fn a_full_control_queue_is_an_error(kind: Kind) {
 }
 
 /// Lengths of streams, among them those at which QUIC's streams change (see `quic/stripes.rs`).
-const LENGTHS: [usize; 7] = [
+const LENGTHS: [usize; 9] = [
     1000,
     (32 << 10) - 1,
     32 << 10,
+    (32 << 10) + 1,
     100_000,
+    (224 << 10) + 1,
     256 << 10,
     288 << 10,
     (512 << 10) + 1,

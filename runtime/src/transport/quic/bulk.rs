@@ -3,7 +3,8 @@
 
 use super::settings::{admit_bulk, open_window};
 use super::stripes::{
-    Arrivals, Beginning, Place, Stripes, header_bytes, lost, place, read_beginning, stripe_bytes,
+    Arrivals, Beginning, Registered, Stripes, header_bytes, lost, place, read_beginning,
+    stripe_bytes,
 };
 use crate::transport::accepted::Accepted;
 use crate::transport::sessions::{Counted, Session};
@@ -49,11 +50,11 @@ pub(super) async fn receive(
     let arrivals = Arrivals::default();
     while let Ok(stream) = connection.accept_uni().await {
         accepted.mark_used();
-        let place = arrivals.register(stream.id());
+        let registered = arrivals.register(stream.id());
         // One task per stream; the connection limits the number of open streams.
         let receiving = receive_one(
             stream,
-            place,
+            registered,
             arrivals.clone(),
             session.clone(),
             window.clone(),
@@ -90,7 +91,7 @@ impl Window {
 
 async fn receive_one(
     mut stream: RecvStream,
-    place: Place,
+    registered: Registered,
     arrivals: Arrivals,
     session: Arc<Session>,
     window: Window,
@@ -105,7 +106,7 @@ async fn receive_one(
             return session.close(DownReason::ProtocolViolation(header_too_long(length)));
         }
     };
-    let stripes = Stripes::new(window.0.connection.clone(), place, stream);
+    let stripes = Stripes::new(window.0.connection.clone(), registered, stream);
     let _ = session
         .deliver(TransportEvent::Bulk {
             from: session.peer.node,
@@ -152,8 +153,7 @@ impl Delivering {
     }
 
     /// Counts a finished stream until its peer has received all of it, or the connection is lost.
-    fn track(&self, stripes: Vec<SendStream>, used: Counted) {
-        let counted = self.finished();
+    fn track(&self, stripes: Vec<SendStream>, counted: Counted, used: Counted) {
         tokio::spawn(async move {
             for stripe in stripes {
                 let _ = stripe.stopped().await;
@@ -242,6 +242,7 @@ impl BulkSender for QuicSender {
     }
 
     async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {
+        let counted = self.delivering.finished();
         // A receiver that expects more waits for this stripe.
         self.open_next().await?;
         for stripe in &mut self.stripes {
@@ -249,7 +250,7 @@ impl BulkSender for QuicSender {
         }
         let stripes = std::mem::take(&mut self.stripes);
         let used = self.delivering.used();
-        self.delivering.track(stripes, used);
+        self.delivering.track(stripes, counted, used);
         Ok(())
     }
 
@@ -291,6 +292,6 @@ impl BulkReceiver for QuicReceiver {
     }
 
     async fn expect_end(&mut self) -> Result<(), BulkError> {
-        self.stripes.expect_end().await
+        self.stripes.expect_end(self.position).await
     }
 }

@@ -48,7 +48,7 @@ pub use cluster_keys::{ClusterKey, ClusterKeys};
 pub use credential::Renewer;
 pub use identity::{Identity, OperatorFiles};
 pub use identity_error::{CLUSTER_KEY_BYTES, IdentityError};
-pub use names::{ClusterName, NotAName, PeerName, is_plain_name};
+pub use names::{ClusterName, NotAName, PeerName, plain_name};
 pub use settings::{
     CONNECTION_WINDOW_BYTES, Congestion, MTU_BYTES_MAX, MTU_BYTES_MIN, QuicSettings, Tuning,
 };

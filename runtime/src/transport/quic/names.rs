@@ -37,11 +37,17 @@ impl fmt::Display for ClusterName {
     }
 }
 
-/// Whether a text has the form of a name that an operator makes up: 1 to 64 letters, digits, dots,
-/// dashes and underscores, but not `none`.
-pub fn is_plain_name(text: &str) -> bool {
+/// A name that an operator makes up: 1 to 64 letters, digits, dots, dashes and underscores, but not
+/// `none`.
+///
+/// # Errors
+/// The text is no such name.
+pub fn plain_name(text: &str) -> Result<String, NotAName> {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    (1..=PLAIN_NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_part) && text != "none"
+    let is_right = (1..=PLAIN_NAME_BYTES_MAX).contains(&text.len())
+        && text.bytes().all(is_part)
+        && text != "none";
+    is_right.then(|| text.to_owned()).ok_or(NotAName)
 }
 
 /// The text has not the form of a name.
@@ -53,11 +59,7 @@ impl FromStr for ClusterName {
     type Err = NotAName;
 
     fn from_str(text: &str) -> Result<Self, NotAName> {
-        if is_plain_name(text) {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(NotAName)
-        }
+        plain_name(text).map(Self)
     }
 }
 

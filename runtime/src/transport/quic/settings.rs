@@ -3,7 +3,7 @@
 
 use super::congestion::DeliveryConfig;
 use super::identity::Identity;
-use super::stripes::STRIPES;
+use super::stripes::{STRIPE_WINDOW_BYTES, STRIPES};
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::{
     AckFrequencyConfig, Connection, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt,
@@ -29,9 +29,6 @@ pub const UNREAD_WINDOW_BYTES: u32 = 2 << 20;
 /// Unread bytes of a connection that is not admitted yet, or whose peer is one of many of its host;
 /// a larger frame is read in parts.
 const ACCEPTED_WINDOW_BYTES: u32 = 128 << 10;
-/// Unread bytes of one QUIC stream at which its sender waits: few enough that it never has more
-/// gaps than quinn allows (see [`stripes`](super::stripes)).
-pub const STRIPE_WINDOW_BYTES: u32 = 2 << 20;
 /// Unread bytes of one bulk stream at which its sender waits. A path of 1 Gbit/s and 100 ms holds
 /// 12.5 MB.
 pub const STREAM_WINDOW_BYTES: u32 = STRIPES as u32 * STRIPE_WINDOW_BYTES;

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! stripe 0   length │ header │ block 0 │ block 8  │ …
-//! stripe 1   MARK │ id of stripe 0 │ 1 │ block 1 │ block 9 │ …
+//! stripe 1   MARK │ index of stripe 0 │ 1 │ block 1 │ block 9 │ …
 //! ```
 //!
 //! A stripe is opened with the first byte of its first block, so a short stream is one QUIC stream.
@@ -23,18 +23,29 @@ use slowmo_actors::ports::transport::BulkError;
 use slowmo_protocol::wire::BULK_HEADER_BYTES_MAX;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::AsyncReadExt;
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
+use tokio::time::sleep;
 
 /// Number of QUIC streams of one long bulk stream.
 pub(super) const STRIPES: usize = 8;
+/// Unread bytes of one QUIC stream at which its sender waits: few enough that it never has more
+/// gaps than quinn allows, if its packets are full.
+pub(super) const STRIPE_WINDOW_BYTES: u32 = 2 << 20;
 /// Bytes that go to one stripe before the next one's turn. All stripes make equal progress, so a
 /// reader waits for at most `STRIPES` blocks more than it would on one stream.
 pub(super) const BLOCK_BYTES: u64 = 32 << 10;
 /// What stands in place of a header's length at the beginning of all stripes but the first.
-const MARK: usize = u32::MAX as usize;
-/// Bytes of a stripe's id and number.
+/// No other length above a header's bound is accepted.
+const MARK: usize = 1 << 31;
+/// Bytes of the index of stripe 0, and of a stripe's own number.
 const STRIPE_BYTES: usize = 9;
+/// Bytes of stripe 0 that may be read while another one is awaited. No correct sender writes more:
+/// the other stripe's window is full before.
+const AHEAD_BYTES_MAX: usize = STRIPE_WINDOW_BYTES as usize;
+/// Time after the loss of a connection for streams that had arrived to be taken up.
+const LAST_ARRIVAL_WAIT: Duration = Duration::from_millis(100);
 
 /// Place of a byte of a bulk stream: its stripe, and the number of bytes from it on that follow it
 /// there.
@@ -88,42 +99,67 @@ async fn read_stripe(stream: &mut RecvStream) -> std::io::Result<Beginning> {
     Ok(Beginning::Stripe(first, usize::from(number)))
 }
 
-/// The QUIC streams of a connection that are read or wait for it, at most as many as it may have
-/// open. A stripe may arrive before the first one of its bulk stream is known as such.
+/// The QUIC streams of a connection that are read or wait for it. A stripe may arrive before the
+/// first one of its bulk stream is known as such.
 #[derive(Clone, Default)]
-pub(super) struct Arrivals(Arc<Mutex<BTreeMap<u64, mpsc::Sender<Arrived>>>>);
+pub(super) struct Arrivals(Arc<Mutex<BTreeMap<u64, Arc<Others>>>>);
 
-/// A stripe's number, and its QUIC stream.
-type Arrived = (usize, RecvStream);
+/// The other stripes of a QUIC stream that have arrived and are not read yet, with their numbers.
+#[derive(Default)]
+struct Others {
+    arrived: Mutex<Vec<(usize, RecvStream)>>,
+    more: Notify,
+}
+
+impl Others {
+    fn put(&self, number: usize, stream: RecvStream) {
+        let mut arrived = self.arrived.lock();
+        // More than these no correct peer sends.
+        if arrived.len() < STRIPES {
+            arrived.push((number, stream));
+            self.more.notify_one();
+        }
+    }
+
+    async fn next(&self) -> (usize, RecvStream) {
+        loop {
+            if let Some(arrived) = self.arrived.lock().pop() {
+                return arrived;
+            }
+            self.more.notified().await;
+        }
+    }
+}
 
 impl Arrivals {
     /// Registers a QUIC stream, in the order in which its peer opened them.
-    pub(super) fn register(&self, stream: StreamId) -> Place {
-        let (sender, stripes) = mpsc::channel(STRIPES);
-        self.0.lock().insert(stream.index(), sender);
-        Place {
+    pub(super) fn register(&self, stream: StreamId) -> Registered {
+        let others = Arc::<Others>::default();
+        self.0.lock().insert(stream.index(), others.clone());
+        Registered {
             of: self.clone(),
             index: stream.index(),
-            stripes,
+            others,
         }
     }
 
     /// Gives a stripe to the reader of its bulk stream, if there still is one.
     pub(super) fn pass_on(&self, first: u64, number: usize, stream: RecvStream) {
-        if let Some(reader) = self.0.lock().get(&first) {
-            _ = reader.try_send((number, stream));
+        let reader = self.0.lock().get(&first).cloned();
+        if let Some(others) = reader {
+            others.put(number, stream);
         }
     }
 }
 
 /// A registered QUIC stream, until this is dropped.
-pub(super) struct Place {
+pub(super) struct Registered {
     of: Arrivals,
     index: u64,
-    stripes: mpsc::Receiver<Arrived>,
+    others: Arc<Others>,
 }
 
-impl Drop for Place {
+impl Drop for Registered {
     fn drop(&mut self) {
         self.of.0.lock().remove(&self.index);
     }
@@ -132,21 +168,24 @@ impl Drop for Place {
 /// The stripes of a bulk stream at its receiver.
 pub(super) struct Stripes {
     connection: Connection,
-    place: Place,
+    registered: Registered,
     first: RecvStream,
-    /// What was read of stripe 0 before its turn; empty at its end.
-    ahead: Option<Bytes>,
+    /// What was read of stripe 0 before its turn, at most [`AHEAD_BYTES_MAX`] and a block.
+    ahead: BytesMut,
+    /// Whether nothing follows on stripe 0: it was read to its end, or its connection is lost.
+    first_is_over: bool,
     /// The other stripes, as far as they have arrived.
     others: [Option<RecvStream>; STRIPES - 1],
 }
 
 impl Stripes {
-    pub(super) fn new(connection: Connection, place: Place, first: RecvStream) -> Self {
+    pub(super) fn new(connection: Connection, registered: Registered, first: RecvStream) -> Self {
         Self {
             connection,
-            place,
+            registered,
             first,
-            ahead: None,
+            ahead: BytesMut::new(),
+            first_is_over: false,
             others: Default::default(),
         }
     }
@@ -160,42 +199,39 @@ impl Stripes {
         stripe: usize,
         into: &mut [u8],
     ) -> Result<(), BulkError> {
-        let mut unread = into;
         if let Some(other) = stripe.checked_sub(1) {
             let stream = self.arrival(other).await?;
-            return stream.read_exact(unread).await.map_err(exact_error);
+            return stream.read_exact(into).await.map_err(exact_error);
         }
-        if let Some(ahead) = &mut self.ahead {
-            if ahead.is_empty() {
-                return Err(BulkError::EndedEarly);
-            }
-            let (now, after) = unread.split_at_mut(ahead.len().min(unread.len()));
-            now.copy_from_slice(&ahead.split_to(now.len()));
-            unread = after;
-            if !ahead.is_empty() {
-                return Ok(());
-            }
-            self.ahead = None;
-        }
-        self.first.read_exact(unread).await.map_err(exact_error)
+        let length = self.ahead.len().min(into.len());
+        let (now, after) = into.split_at_mut(length);
+        now.copy_from_slice(&self.ahead.split_to(length));
+        self.first.read_exact(after).await.map_err(exact_error)
     }
 
-    /// Another stripe, once it has arrived. Meanwhile stripe 0 tells if the sender gave up.
+    /// Another stripe, once it has arrived. Meanwhile stripe 0 is read ahead: it tells if the sender
+    /// gave up, and then this stripe may never arrive.
     async fn arrival(&mut self, other: usize) -> Result<&mut RecvStream, BulkError> {
         while self.others[other].is_none() {
+            if self.ahead.len() > AHEAD_BYTES_MAX {
+                return Err(BulkError::Broken("a part of it is missing".to_owned()));
+            }
             tokio::select! {
                 biased;
-                Some((number, stream)) = self.place.stripes.recv() => {
-                    if let Some(place) = self.others.get_mut(number.wrapping_sub(1)) {
-                        place.get_or_insert(stream);
+                (number, stream) = self.registered.others.next() => {
+                    if let Some(other) = self.others.get_mut(number.wrapping_sub(1)) {
+                        other.get_or_insert(stream);
                     }
                 }
-                next = self.first.read_chunk(BLOCK_BYTES as usize, true), if self.ahead.is_none() => {
-                    let next = next.map_err(read_error)?;
-                    self.ahead = Some(next.map_or_else(Bytes::new, |chunk| chunk.bytes));
+                next = self.first.read_chunk(BLOCK_BYTES as usize, true), if !self.first_is_over => {
+                    match next {
+                        Ok(Some(chunk)) => self.ahead.extend_from_slice(&chunk.bytes),
+                        // The sender has finished this stripe: it is on its way.
+                        Ok(None) | Err(ReadError::ConnectionLost(_)) => self.first_is_over = true,
+                        Err(error) => return Err(read_error(error)),
+                    }
                 }
-                // This stripe was opened before what was read ahead: it is on its way.
-                error = self.connection.closed(), if self.ahead.is_some() => {
+                error = nothing_follows(&self.connection), if self.first_is_over => {
                     return Err(lost(&error));
                 }
             }
@@ -203,25 +239,36 @@ impl Stripes {
         self.others[other].as_mut().ok_or(BulkError::Reset)
     }
 
-    /// Expects the end of all stripes that have arrived.
+    /// Expects the end of the bulk stream after this many bytes.
     ///
     /// # Errors
     /// There are more bytes, the bulk stream was reset, or its connection is lost.
-    pub(super) async fn expect_end(&mut self) -> Result<(), BulkError> {
-        if self.ahead.as_ref().is_some_and(|ahead| !ahead.is_empty()) {
+    pub(super) async fn expect_end(&mut self, position: u64) -> Result<(), BulkError> {
+        let (next, _) = place(position);
+        if let Some(other) = next.checked_sub(1) {
+            // Its sender has opened it, be it empty.
+            self.arrival(other).await?;
+        }
+        if !self.ahead.is_empty() {
             return Err(BulkError::TooLong);
         }
-        for stripe in std::iter::once(&mut self.first).chain(self.others.iter_mut().flatten()) {
+        let others = self.others.iter_mut().flatten();
+        for stripe in std::iter::once(&mut self.first).chain(others) {
             match stripe.read(&mut [0; 1]).await {
                 Ok(None) => {}
                 Ok(Some(_)) => return Err(BulkError::TooLong),
-                // The end was already read.
-                Err(ReadError::ClosedStream) => {}
                 Err(error) => return Err(read_error(error)),
             }
         }
         Ok(())
     }
+}
+
+/// Waits until a connection is lost and what had arrived before was taken up.
+async fn nothing_follows(connection: &Connection) -> ConnectionError {
+    let error = connection.closed().await;
+    sleep(LAST_ARRIVAL_WAIT).await;
+    error
 }
 
 fn exact_error(error: ReadExactError) -> BulkError {

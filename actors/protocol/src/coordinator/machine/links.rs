@@ -21,8 +21,8 @@
 //! round or a later one. An accuser that is still alone in the next attempt is left out of the
 //! round. A member's word has at most one other member refused.
 //!
-//! A member is refused in the same way if it that abandons a round or expects another one: what it
-//! says of others proves nothing. Once such members are half of the voters, the run ends here.
+//! A member that abandons a round or expects another one is refused too, and what it says of others
+//! proves nothing. Once such members are half of the voters, the run ends here.
 //!
 //! Streams may be lost unnoticed. A sender is done with a stream when its transport has taken it;
 //! if the connection breaks before the stream's beginning has arrived, no node sees a broken
