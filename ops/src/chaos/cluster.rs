@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 /// Variable that names the folder of a node's checkpoints.
 const CHECKPOINTS: &str = "SLOWMO_CHECKPOINTS";
 
+/// Variable that names a node's group.
+const GROUP: &str = "SLOWMO_GROUP";
+
 /// How values travel between nodes of one machine.
 const SAME_HOST: &str = "SLOWMO_SAME_HOST";
 
@@ -93,7 +96,7 @@ impl Orders {
             seed: self.seed,
             quorum: config.quorum,
             replicas: config.replicas,
-            groups: 1,
+            groups: self.scenario.groups as u32,
             parameters: 0,
             sharded: config.sharded,
             optimizer: None,
@@ -127,6 +130,8 @@ impl Orders {
             own.extend(
                 disks.map(|disks| (CHECKPOINTS.to_owned(), disks.of(node.0 as usize).into())),
             );
+            let group = self.scenario.group(node.0);
+            own.extend(group.map(|group| (GROUP.to_owned(), group.into())));
             plan.environments.insert(node.0 as usize, own);
         }
         Ok(Group::start(&plan)?)

@@ -9,6 +9,7 @@ mod memory;
 mod quic;
 mod rendezvous;
 mod tcp;
+mod work;
 
 use crate::processes::{Host, LISTEN, NODE_ID, Plan, RENDEZVOUS, Stream, supervise};
 use anyhow::Context;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+pub use work::Work;
 
 /// The hidden subcommand under which the program must call [`run_node`] with the argument that
 /// follows it.
@@ -48,6 +50,8 @@ pub struct Transfer {
     pub bytes_per_peer: u64,
     /// Whether every process sends to every other; otherwise process 1 sends to the others.
     pub all_to_all: bool,
+    /// What each process does beside; only with [`Carrier::Quic`].
+    pub work: Option<Work>,
 }
 
 /// One process of a transfer.

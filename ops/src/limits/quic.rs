@@ -1,7 +1,8 @@
-//! Plain quinn between processes: one connection per pair, one stream per direction, the
+//! Plain quinn between processes: one connection per pair, [`STREAMS`] streams per direction, the
 //! transport's tuning, nothing else.
 
 use super::rendezvous::{Place, publish, wait_for};
+use super::work::{Buffers, Shared, VALUE_BYTES};
 use super::{CHUNK_BYTES, Me, REPETITIONS, Transfer};
 use anyhow::{Context, ensure};
 use bytes::Bytes;
@@ -23,6 +24,9 @@ use std::time::{Duration, Instant};
 const MTU_BYTES_MAX: u16 = 6400;
 /// Flow-control window of one connection: bytes in flight.
 const WINDOW_BYTES: u32 = 64 << 20;
+/// Streams over which the bytes to a peer are spread: so many that none has more gaps than quinn
+/// allows when a queue on the path overflows.
+const STREAMS: usize = 32;
 /// Bytes in flight allowed before the first measurement of the path.
 const INITIAL_WINDOW_BYTES: u64 = 256 << 10;
 /// Round-trip time assumed before the first measurement of the path.
@@ -52,16 +56,30 @@ async fn run_async(transfer: &Transfer, me: &Me) -> anyhow::Result<Vec<f64>> {
     };
     publish(&me.folder, me.node, &place)?;
     let connections = connect_all(&endpoint, transfer.nodes, me).await?;
+    let streams = connections.len() * STREAMS;
+    let bytes = whole_values(transfer.bytes_per_peer / STREAMS as u64);
+    let mut buffers = transfer.work.map(|work| {
+        let added = whole_values(work.added_bytes_per_peer / STREAMS as u64);
+        Buffers::new(work.model_bytes, added, bytes, streams)
+    });
     let mut seconds = Vec::with_capacity(REPETITIONS + 1);
     for _ in 0..=REPETITIONS {
-        exchange(&connections, 1, true, true).await?; // all are ready
+        exchange(&connections, Amount::SIGNAL, None).await?; // all are ready
         let start = Instant::now();
-        let sends = transfer.all_to_all || me.node == 1;
-        let receives = transfer.all_to_all || me.node != 1;
-        exchange(&connections, transfer.bytes_per_peer, sends, receives).await?;
+        let amount = Amount {
+            streams: STREAMS,
+            bytes,
+            sends: transfer.all_to_all || me.node == 1,
+            receives: transfer.all_to_all || me.node != 1,
+        };
+        let shared = buffers.as_mut().map(Buffers::copy_out).transpose()?;
+        exchange(&connections, amount, shared).await?;
+        if let Some(buffers) = &mut buffers {
+            buffers.copy_in();
+        }
         seconds.push(start.elapsed().as_secs_f64());
     }
-    exchange(&connections, 1, true, true).await?; // nobody leaves before all are done
+    exchange(&connections, Amount::SIGNAL, None).await?; // nobody leaves before all are done
     endpoint.close(VarInt::from_u32(0), b"done");
     endpoint.wait_idle().await;
     seconds.remove(0);
@@ -92,23 +110,56 @@ async fn connect_all(
     Ok(connections)
 }
 
-/// Sends `bytes` to every peer if `sends`, and receives as many from each if `receives`; ends when
-/// all has arrived on both sides.
-async fn exchange(
-    connections: &[Connection],
+/// What goes over each connection.
+#[derive(Clone, Copy)]
+struct Amount {
+    streams: usize,
+    /// Bytes of each stream, in each direction.
     bytes: u64,
     sends: bool,
     receives: bool,
+}
+
+impl Amount {
+    /// A byte to and from everybody, for which all wait.
+    const SIGNAL: Self = Self {
+        streams: 1,
+        bytes: 1,
+        sends: true,
+        receives: true,
+    };
+}
+
+/// Sends to every peer and receives from each; ends when all has arrived on both sides.
+async fn exchange(
+    connections: &[Connection],
+    amount: Amount,
+    shared: Option<Arc<Shared>>,
 ) -> anyhow::Result<()> {
+    let bytes = amount.bytes;
     let mut tasks = tokio::task::JoinSet::new();
-    for connection in connections {
-        if sends {
+    let each = connections
+        .iter()
+        .flat_map(|connection| std::iter::repeat_n(connection, amount.streams));
+    for (index, connection) in each.enumerate() {
+        if amount.sends {
             let connection = connection.clone();
-            tasks.spawn(async move { send(connection.open_uni().await?, bytes).await });
+            let shared = shared.clone();
+            tasks.spawn(async move {
+                let stream = connection.open_uni().await?;
+                send(stream, bytes, index, shared).await
+            });
         }
-        if receives {
+        if amount.receives {
             let connection = connection.clone();
-            tasks.spawn(async move { receive(connection.accept_uni().await?, bytes).await });
+            let shared = shared.clone();
+            tasks.spawn(async move {
+                let stream = connection.accept_uni().await?;
+                match shared {
+                    Some(shared) => shared.receive(stream, index).await,
+                    None => receive(stream, bytes).await,
+                }
+            });
         }
     }
     while let Some(done) = tasks.join_next().await {
@@ -117,17 +168,31 @@ async fn exchange(
     Ok(())
 }
 
-async fn send(mut stream: SendStream, bytes: u64) -> anyhow::Result<()> {
-    let chunk = Bytes::from(vec![7u8; CHUNK_BYTES]);
+async fn send(
+    mut stream: SendStream,
+    bytes: u64,
+    index: usize,
+    shared: Option<Arc<Shared>>,
+) -> anyhow::Result<()> {
+    let same = Bytes::from(vec![7u8; CHUNK_BYTES]);
     let mut left = bytes;
     while left > 0 {
-        let now = left.min(CHUNK_BYTES as u64);
-        stream.write_chunk(chunk.slice(..now as usize)).await?;
-        left -= now;
+        let now = left.min(CHUNK_BYTES as u64) as usize;
+        let position = index as u64 * bytes + (bytes - left);
+        let chunk = match &shared {
+            Some(shared) => shared.chunk(position, now),
+            None => same.slice(..now),
+        };
+        stream.write_chunk(chunk).await?;
+        left -= now as u64;
     }
     stream.finish()?;
     stream.stopped().await?;
     Ok(())
+}
+
+fn whole_values(bytes: u64) -> u64 {
+    bytes / VALUE_BYTES * VALUE_BYTES
 }
 
 async fn receive(mut stream: RecvStream, bytes: u64) -> anyhow::Result<()> {
@@ -191,7 +256,7 @@ fn tuning() -> anyhow::Result<TransportConfig> {
         .initial_rtt(INITIAL_ROUND_TRIP);
     tuning
         .receive_window(VarInt::from_u32(WINDOW_BYTES))
-        .stream_receive_window(VarInt::from_u32(WINDOW_BYTES));
+        .stream_receive_window(VarInt::from_u32(WINDOW_BYTES / STREAMS as u32));
     tuning
         .send_window(u64::from(WINDOW_BYTES))
         .max_idle_timeout(Some(IDLE_MAX.try_into()?));

@@ -236,6 +236,7 @@ fn every_shipped_scenario_is_listed() {
         "rolling_restart",
         "half_cut",
         "bridge_cut",
+        "two_sites",
         "flapping_link",
         "slow_link_10mbit",
         "spot_market",

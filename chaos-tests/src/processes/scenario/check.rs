@@ -25,6 +25,12 @@ impl Scenario {
         ensure((nodes..=NODES_MAX).contains(&most), || {
             format!("nodes_max = {most}: {nodes} (nodes) to {NODES_MAX} are possible")
         })?;
+        ensure((1..=nodes).contains(&self.groups), || {
+            format!(
+                "groups = {}: 1 to {nodes} (nodes) are possible",
+                self.groups
+            )
+        })?;
         ensure(self.untouched_min() <= most, || {
             format!(
                 "at_least = {}: there are never more than {most} nodes",
@@ -62,7 +68,8 @@ impl Scenario {
                 "trace",
                 "admin",
             ];
-            ensure(!ours.contains(&key.as_str()), || {
+            let is_ours = ours.contains(&key.as_str()) || (key == "group" && self.groups > 1);
+            ensure(!is_ours, || {
                 format!("settings: {key} is set by the run itself")
             })?;
             config

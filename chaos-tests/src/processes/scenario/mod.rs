@@ -34,6 +34,9 @@ pub struct Scenario {
     /// Maximum number of nodes at a time, and therefore the highest id; defaults to `nodes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<usize>,
+    /// Number of groups that the ids are in (key `group`), in their order and of equal size.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub groups: usize,
     /// Number of nodes that random faults leave untouched at any time; defaults to more than half
     /// of the bootstrap members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -203,6 +206,13 @@ impl Scenario {
         self.nodes_max.unwrap_or(self.nodes)
     }
 
+    /// The group of a node; `None` if there is only one.
+    #[must_use]
+    pub fn group(&self, node: u64) -> Option<String> {
+        let index = node.saturating_sub(1) as usize * self.groups / self.ids_max();
+        (self.groups > 1).then(|| format!("site-{}", index + 1))
+    }
+
     /// Whether the nodes write checkpoints, into a folder of the run.
     #[must_use]
     pub fn writes_checkpoints(&self) -> bool {
@@ -261,6 +271,10 @@ fn default_weight() -> u64 {
 
 fn once() -> usize {
     1
+}
+
+fn is_once(number: &usize) -> bool {
+    *number == 1
 }
 
 #[cfg(test)]

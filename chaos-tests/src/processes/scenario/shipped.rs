@@ -32,6 +32,7 @@ shipped![
     "flapping_link",
     "slow_link_10mbit",
     "spot_market",
+    "two_sites",
     "storm",
     "soak",
 ];

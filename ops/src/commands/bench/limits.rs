@@ -5,7 +5,7 @@ use super::sizes::Sizes;
 use crate::console::Console;
 use clap::Args;
 use serde::Serialize;
-use slowmo_ops::limits::{Carrier, Transfer, copy_bytes_per_second, measure};
+use slowmo_ops::limits::{Carrier, Transfer, Work, copy_bytes_per_second, measure};
 
 /// Measures the raw limits alone.
 #[derive(Debug, Args, Serialize)]
@@ -46,7 +46,7 @@ impl Limits {
         let limits = single_limits(console, sizes)?;
         limits.rows(&mut sheet);
         let mut quinn = |what: &str, bytes: f64| {
-            let ms = plain_quinn_ms(console, sizes, bytes)?;
+            let ms = plain_quinn_ms(console, sizes, bytes, None)?;
             let nodes = sizes.nodes;
             let mib = mebibytes(bytes);
             sheet.row(
@@ -79,6 +79,7 @@ pub fn single_limits(console: Console, sizes: &Sizes) -> anyhow::Result<LimitsRe
             nodes: 2,
             bytes_per_peer: bytes,
             all_to_all: false,
+            work: None,
         };
         measure(&transfer, hosts).map(|seconds| bytes as f64 / seconds / 1e9)
     };
@@ -95,22 +96,34 @@ pub fn single_limits(console: Console, sizes: &Sizes) -> anyhow::Result<LimitsRe
 }
 
 /// Time in milliseconds in which plain quinn connections, between as many processes, move `bytes`
-/// out of each node, spread over its peers; 0 for a single node.
-pub fn plain_quinn_ms(console: Console, sizes: &Sizes, bytes: f64) -> anyhow::Result<f64> {
+/// out of each node, spread over its peers; 0 for a single node. If a share of them is added up,
+/// each process also makes the copies and additions that any average must make.
+pub fn plain_quinn_ms(
+    console: Console,
+    sizes: &Sizes,
+    bytes: f64,
+    added_share: Option<f64>,
+) -> anyhow::Result<f64> {
     if sizes.nodes < 2 {
         return Ok(0.0);
     }
+    let with_work = added_share.map_or("", |_| " with copies and additions");
     console.progress(format!(
-        "measuring plain quinn between {} processes, {:.0} MiB out of each",
+        "measuring plain quinn{with_work} between {} processes, {:.0} MiB out of each",
         sizes.nodes,
         mebibytes(bytes)
     ));
     let bytes_per_peer = (bytes / f64::from(sizes.nodes - 1)) as u64;
+    let work = added_share.map(|share| Work {
+        model_bytes: sizes.model_bytes(),
+        added_bytes_per_peer: (bytes_per_peer as f64 * share) as u64,
+    });
     let transfer = Transfer {
         carrier: Carrier::Quic,
         nodes: usize::from(sizes.nodes),
         bytes_per_peer,
         all_to_all: true,
+        work,
     };
     Ok(measure(&transfer, &sizes.hosts)? * 1e3)
 }

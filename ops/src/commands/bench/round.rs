@@ -9,6 +9,9 @@ use crate::console::Console;
 use clap::Args;
 use serde::Serialize;
 
+/// Share of the bytes of an average that are contributions; the others are its result.
+const ADDED_SHARE: f64 = 0.5;
+
 /// Exact averages and outer rounds over QUIC, on loopback or between network namespaces.
 #[derive(Debug, Args, Serialize)]
 pub struct RoundBench {
@@ -103,13 +106,15 @@ impl RoundBench {
             compute_ms: self.compute_ms,
             slow: None,
         };
-        let average = measurement.compare(average_bytes, console)?;
+        let average = measurement.compare(average_bytes, ADDED_SHARE, console)?;
         let measurement = Measurement {
             what: "outer rounds",
             settings: &outer_rounds,
             ..measurement
         };
-        let outer_round = measurement.compare(average_bytes + momentum_bytes, console)?;
+        let added_share = ADDED_SHARE * average_bytes / (average_bytes + momentum_bytes);
+        let outer_round =
+            measurement.compare(average_bytes + momentum_bytes, added_share, console)?;
         let mut sheet = Sheet::new(format!(
             "{} as {}, {} rounds",
             self.sizes.title(),

@@ -64,6 +64,10 @@ pub struct Compared {
     pub plain_quinn_ms: f64,
     /// `plain_quinn_ms / p50_ms`: 1 is as fast as quinn alone.
     pub rate_vs_plain_quinn: f64,
+    /// The same with the copies and additions that any average must make.
+    pub working_quinn_ms: f64,
+    /// `working_quinn_ms / p50_ms`.
+    pub rate_vs_working_quinn: f64,
     #[serde(skip)]
     ideal_bytes: f64,
 }
@@ -71,11 +75,20 @@ pub struct Compared {
 impl Measurement<'_> {
     /// Measures plain quinn, then steps in which the nodes wait for each other, then plain quinn
     /// again, because the machine's other load changes meanwhile. The algorithm must send
-    /// `ideal_bytes` out of each node in each step.
-    pub fn compare(&self, ideal_bytes: f64, console: Console) -> anyhow::Result<Compared> {
-        let before = plain_quinn_ms(console, self.sizes, ideal_bytes)?;
+    /// `ideal_bytes` out of each node in each step; `added_share` of them are added up where they
+    /// arrive.
+    pub fn compare(
+        &self,
+        ideal_bytes: f64,
+        added_share: f64,
+        console: Console,
+    ) -> anyhow::Result<Compared> {
+        let quinn = |share| plain_quinn_ms(console, self.sizes, ideal_bytes, share);
+        let before = quinn(None)?;
+        let working_before = quinn(Some(added_share))?;
         let reports = self.reports(console)?;
-        let after = plain_quinn_ms(console, self.sizes, ideal_bytes)?;
+        let working_quinn_ms = f64::midpoint(working_before, quinn(Some(added_share))?);
+        let plain_quinn_ms = f64::midpoint(before, quinn(None)?);
         let slowest = |step: usize| {
             let seconds = reports.iter().filter_map(|report| report.seconds.get(step));
             seconds.copied().fold(0.0, f64::max) * 1e3
@@ -90,7 +103,6 @@ impl Measurement<'_> {
         let messages = totals.iter().map(|node| f64::from(node.steps)).sum();
         let sent_bytes_per_node = ratio(sent_bytes as f64, messages);
         let peak_memory_bytes = totals.iter().map(|node| node.peak_bytes).max().unwrap_or(0);
-        let plain_quinn_ms = f64::midpoint(before, after);
         Ok(Compared {
             time,
             algorithm_bandwidth_gb_per_s: ratio(model / 1e6, time.p50_ms),
@@ -102,6 +114,8 @@ impl Measurement<'_> {
             peak_memory_models: peak_memory_bytes as f64 / model,
             plain_quinn_ms,
             rate_vs_plain_quinn: ratio(plain_quinn_ms, time.p50_ms),
+            working_quinn_ms,
+            rate_vs_working_quinn: ratio(working_quinn_ms, time.p50_ms),
             ideal_bytes,
         })
     }
@@ -203,8 +217,15 @@ impl Compared {
             format!("{:.1} ms", self.plain_quinn_ms),
         );
         sheet.row(
-            "  rate against plain quinn",
-            format!("{:.2}", self.rate_vs_plain_quinn),
+            "  … with the copies and additions of an average",
+            format!("{:.1} ms", self.working_quinn_ms),
+        );
+        sheet.row(
+            "  rate against plain quinn, and against that",
+            format!(
+                "{:.2}, {:.2}",
+                self.rate_vs_plain_quinn, self.rate_vs_working_quinn
+            ),
         );
     }
 }
