@@ -33,7 +33,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// Transport protocol of a raw transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Carrier {
-    /// quinn: one connection per pair of processes, one stream in each direction.
+    /// quinn: one connection per pair of processes, several streams in each direction.
     Quic,
     /// One TCP connection from process 1 to process 2.
     Tcp,

@@ -33,15 +33,20 @@ pub(super) struct Shared {
     result: usize,
     /// The copy of the model that is sent.
     copied: Bytes,
-    sums: Mutex<Vec<f32>>,
+    /// What is added up: stream `n` of each process adds to part `n`.
+    sums: Vec<Mutex<Vec<f32>>>,
     /// The result, as far as each stream carries it.
     results: Vec<Mutex<Vec<u8>>>,
 }
 
 impl Buffers {
-    /// Buffers of a process that gets `streams` of `bytes` each, of which the first `added` are
-    /// added up.
-    pub(super) fn new(model_bytes: u64, added: u64, bytes: u64, streams: usize) -> Self {
+    /// Buffers of a process that gets `streams` of `bytes` each from each of `peers`; the first
+    /// `added` of them are added up.
+    pub(super) fn new(
+        model_bytes: u64,
+        (added, bytes): (u64, u64),
+        (peers, streams): (usize, usize),
+    ) -> Self {
         let added = added.min(bytes) as usize;
         let result = bytes as usize - added;
         let model_bytes = model_bytes.max(CHUNK_BYTES as u64) as usize;
@@ -51,8 +56,12 @@ impl Buffers {
                 added,
                 result,
                 copied: Bytes::from(vec![0; model_bytes]),
-                sums: Mutex::new(vec![0.0; added / size_of::<f32>()]),
-                results: (0..streams).map(|_| Mutex::new(vec![0; result])).collect(),
+                sums: (0..streams)
+                    .map(|_| Mutex::new(vec![0.0; added / size_of::<f32>()]))
+                    .collect(),
+                results: (0..peers * streams)
+                    .map(|_| Mutex::new(vec![0; result]))
+                    .collect(),
             }),
         }
     }
@@ -82,10 +91,14 @@ impl Buffers {
             part.copy_from_slice(&result[..part.len()]);
             rest = after;
         }
-        let sums = self.shared.sums.lock();
-        let sums = sums.unwrap_or_else(PoisonError::into_inner);
-        for (value, sum) in rest.chunks_exact_mut(size_of::<f32>()).zip(sums.iter()) {
-            value.copy_from_slice(&sum.to_le_bytes());
+        for sums in &self.shared.sums {
+            let sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+            let length = (sums.len() * size_of::<f32>()).min(rest.len());
+            let (part, after) = rest.split_at_mut(length);
+            for (value, sum) in part.chunks_exact_mut(size_of::<f32>()).zip(sums.iter()) {
+                value.copy_from_slice(&sum.to_le_bytes());
+            }
+            rest = after;
         }
     }
 }
@@ -106,7 +119,7 @@ impl Shared {
             let length = chunk.len().min(self.added - position);
             let part = &mut chunk[..length];
             stream.read_exact(part).await?;
-            self.add(position / size_of::<f32>(), part);
+            self.add(index, position / size_of::<f32>(), part);
             position += length;
         }
         let mut result = std::mem::take(&mut *self.result_of(index));
@@ -123,8 +136,9 @@ impl Shared {
         result.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, start: usize, bytes: &[u8]) {
-        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+    fn add(&self, index: usize, start: usize, bytes: &[u8]) {
+        let sums = self.sums[index % self.sums.len()].lock();
+        let mut sums = sums.unwrap_or_else(PoisonError::into_inner);
         let values = bytes.as_chunks::<{ size_of::<f32>() }>().0;
         for (sum, value) in sums[start..].iter_mut().zip(values) {
             *sum += f32::from_le_bytes(*value);

@@ -28,8 +28,6 @@ pub enum Kind {
     Quic,
     /// QUIC for everything.
     QuicOnly,
-    /// The same, as on a path that holds so much that streams have their widest spread.
-    LongQuic,
 }
 
 /// Makes a test of every promise (`async fn(Kind)`) over every transport.
@@ -102,7 +100,7 @@ impl DerefMut for Renewable {
 impl Kind {
     pub fn node(&self, id: u64, incarnation: u64) -> Node {
         let address = match self {
-            Self::Quic | Self::QuicOnly | Self::LongQuic => SocketAddr::from(([127, 0, 0, 1], 0)),
+            Self::Quic | Self::QuicOnly => SocketAddr::from(([127, 0, 0, 1], 0)),
             _ => SocketAddr::from(([127, 0, 0, 1], 1000 + id as u16)),
         };
         self.node_at(id, incarnation, address)
@@ -112,7 +110,7 @@ impl Kind {
     pub fn other_address(&self) -> SocketAddr {
         SocketAddr::from((
             [127, 0, 0, 1],
-            if matches!(self, Self::Quic | Self::QuicOnly | Self::LongQuic) {
+            if matches!(self, Self::Quic | Self::QuicOnly) {
                 0
             } else {
                 900
@@ -130,14 +128,11 @@ impl Kind {
                 let (transport, events, _faults) = faulty::wrap(inner, events, PATIENCE);
                 (transport, events)
             }
-            Self::Quic | Self::QuicOnly | Self::LongQuic => {
+            Self::Quic | Self::QuicOnly => {
                 let identity =
                     Identity::issue(&ClusterKey::from_bytes(KEY), id, incarnation).unwrap();
                 let mut settings = QuicSettings::new(id, incarnation, address, identity);
                 settings.tuning.same_host = matches!(self, Self::Quic);
-                if matches!(self, Self::LongQuic) {
-                    settings.tuning.initial_window_bytes = 64 << 20;
-                }
                 quic::bind(settings).unwrap()
             }
         };

@@ -34,7 +34,8 @@ pub struct Scenario {
     /// Maximum number of nodes at a time, and therefore the highest id; defaults to `nodes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes_max: Option<usize>,
-    /// Number of groups that the ids are in (key `group`), in their order and of equal size.
+    /// Number of groups (key `group`): those that bootstrap the cluster are in them in the order of
+    /// their ids, and those with higher ids are in the last one.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub groups: usize,
     /// Number of nodes that random faults leave untouched at any time; defaults to more than half
@@ -209,8 +210,8 @@ impl Scenario {
     /// The group of a node; `None` if there is only one.
     #[must_use]
     pub fn group(&self, node: u64) -> Option<String> {
-        let index = node.saturating_sub(1) as usize * self.groups / self.ids_max();
-        (self.groups > 1).then(|| format!("site-{}", index + 1))
+        let index = node.saturating_sub(1) as usize * self.groups / self.nodes;
+        (self.groups > 1).then(|| format!("site-{}", index.min(self.groups - 1) + 1))
     }
 
     /// Whether the nodes write checkpoints, into a folder of the run.

@@ -20,6 +20,21 @@ fn every_shipped_scenario_is_sound_and_keeps_its_meaning_when_written_again() {
 }
 
 #[test]
+fn groups_are_of_those_that_bootstrap() {
+    let sites = format!("{SMALL}nodes_max = 6\ngroups = 2");
+    let scenario = Scenario::parse(&sites, "a.toml").unwrap();
+    let groups: Vec<_> = (1..=6).filter_map(|id| scenario.group(id)).collect();
+    assert_eq!(
+        groups,
+        ["site-1", "site-1", "site-2", "site-2", "site-2", "site-2"]
+    );
+    assert_eq!(Scenario::parse(SMALL, "a.toml").unwrap().group(1), None);
+    assert!(refused(&format!("{SMALL}groups = 5")).contains("groups = 5"));
+    let twice = refused(&format!("{SMALL}groups = 2\n[settings]\ngroup = 'x'"));
+    assert!(twice.contains("group is set by the run itself"), "{twice}");
+}
+
+#[test]
 fn mistyped_words_are_answered_with_the_nearest_known_one() {
     assert!(refused(&format!("{SMALL}nodez_max = 4")).ends_with("did you mean `nodes_max`?"));
     let at = "[[script]]\nat_s = 1\n";

@@ -18,7 +18,7 @@ pub struct Limits {
 /// The raw limits of this machine, each the median of [`slowmo_ops::limits::REPETITIONS`].
 #[derive(Clone, Debug, Serialize)]
 pub struct LimitsReport {
-    /// One QUIC stream between two processes.
+    /// One QUIC connection between two processes.
     pub quic_stream_gb_per_s: f64,
     /// One TCP stream between two processes.
     pub tcp_stream_gb_per_s: f64,
@@ -83,7 +83,7 @@ pub fn single_limits(console: Console, sizes: &Sizes) -> anyhow::Result<LimitsRe
         };
         measure(&transfer, hosts).map(|seconds| bytes as f64 / seconds / 1e9)
     };
-    console.progress("measuring one QUIC stream");
+    console.progress("measuring one QUIC connection");
     let quic_stream_gb_per_s = rate(Carrier::Quic)?;
     console.progress("measuring one TCP stream");
     let tcp_stream_gb_per_s = rate(Carrier::Tcp)?;
@@ -132,7 +132,10 @@ impl LimitsReport {
     /// Adds the rows of the limits.
     pub fn rows(&self, sheet: &mut Sheet) {
         for (what, rate) in [
-            ("one QUIC stream, 2 processes", self.quic_stream_gb_per_s),
+            (
+                "one QUIC connection, 2 processes",
+                self.quic_stream_gb_per_s,
+            ),
             ("one TCP stream, 2 processes", self.tcp_stream_gb_per_s),
             ("memory copy, one core", self.memory_copy_gb_per_s),
         ] {

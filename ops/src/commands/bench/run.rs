@@ -217,7 +217,7 @@ impl Compared {
             format!("{:.1} ms", self.plain_quinn_ms),
         );
         sheet.row(
-            "  … with the copies and additions of an average",
+            "  … that also makes the copies and additions",
             format!("{:.1} ms", self.working_quinn_ms),
         );
         sheet.row(

@@ -1,9 +1,9 @@
 //! Bulk streams: a length-prefixed header, then raw bytes, over several QUIC streams (see
 //! [`stripes`](super::stripes)). Sending makes no copy, receiving one.
 
-use super::settings::{admit_bulk, receive_window_bytes, send_window_bytes};
+use super::settings::{admit_bulk, open_window};
 use super::stripes::{
-    Arrivals, Beginning, Registered, Spread, Stripes, header_bytes, lost, read_beginning,
+    Arrivals, Beginning, Registered, Stripes, header_bytes, lost, place, read_beginning,
     stripe_bytes,
 };
 use crate::transport::accepted::Accepted;
@@ -17,7 +17,7 @@ use slowmo_actors::ports::transport::{
 };
 use slowmo_protocol::wire::BULK_HEADER_BYTES_MAX;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The error code of streams that were reset; it carries no further meaning.
 const ABANDONED: VarInt = VarInt::from_u32(0);
@@ -28,19 +28,14 @@ pub(super) async fn open(
     delivering: &Delivering,
     header: &[u8],
 ) -> Result<Box<dyn BulkSender>, BulkError> {
-    let spread = Spread::of_path(connection.stats().path.cwnd);
-    if let Some(window) = send_window_bytes(spread) {
-        connection.set_send_window(window);
-    }
     let mut sender = QuicSender {
         connection: connection.clone(),
-        spread,
         stripes: Vec::with_capacity(1),
         position: 0,
         _used: delivering.used(),
         delivering: delivering.clone(),
     };
-    sender.open(header_bytes(header, spread)).await?;
+    sender.open(header_bytes(header)).await?;
     Ok(Box::new(sender))
 }
 
@@ -71,28 +66,25 @@ pub(super) async fn receive(
 /// The receive window of one bulk connection: small until this node reads values from it, so that a
 /// peer from which nothing is read cannot fill much memory.
 #[derive(Clone)]
-struct Window(Arc<OpenedWindow>);
+struct Window(Arc<ClosedWindow>);
 
-struct OpenedWindow {
+struct ClosedWindow {
     connection: Connection,
-    /// The window in bytes, since values were read; 0 before.
-    bytes: AtomicU64,
+    is_open: AtomicBool,
 }
 
 impl Window {
     fn new(connection: &Connection) -> Self {
-        Self(Arc::new(OpenedWindow {
+        Self(Arc::new(ClosedWindow {
             connection: connection.clone(),
-            bytes: AtomicU64::new(0),
+            is_open: AtomicBool::new(false),
         }))
     }
 
-    /// Opens the window at the first call, and wider for a stream that has a wider spread.
-    fn open(&self, spread: Spread) {
-        let bytes = receive_window_bytes(spread, self.0.connection.rtt());
-        if self.0.bytes.fetch_max(bytes.into(), Ordering::AcqRel) < bytes.into() {
-            let window = VarInt::from_u32(bytes);
-            self.0.connection.set_receive_window(window);
+    /// Opens the window at the first call.
+    fn open(&self) {
+        if !self.0.is_open.swap(true, Ordering::AcqRel) {
+            open_window(&self.0.connection);
         }
     }
 }
@@ -104,8 +96,8 @@ async fn receive_one(
     session: Arc<Session>,
     window: Window,
 ) {
-    let (header, spread) = match read_beginning(&mut stream).await {
-        Ok(Some(Beginning::Header(header, spread))) => (header, spread),
+    let header = match read_beginning(&mut stream).await {
+        Ok(Some(Beginning::Header(header))) => header,
         Ok(Some(Beginning::Stripe(first, number))) => {
             return arrivals.pass_on(first, number, stream);
         }
@@ -114,16 +106,14 @@ async fn receive_one(
             return session.close(DownReason::ProtocolViolation(header_too_long(length)));
         }
     };
-    let stripes = Stripes::new(window.0.connection.clone(), registered, stream, spread);
+    let stripes = Stripes::new(window.0.connection.clone(), registered, stream);
     let _ = session
         .deliver(TransportEvent::Bulk {
             from: session.peer.node,
             header,
             stream: Box::new(QuicReceiver {
                 stripes,
-                spread,
                 position: 0,
-                is_read: false,
                 window,
             }),
             share: Share::default(),
@@ -196,7 +186,6 @@ impl Delivering {
 /// The sending end. quinn would finish a stream on drop; here it is reset.
 struct QuicSender {
     connection: Connection,
-    spread: Spread,
     /// Those that were opened; empty once the stream was finished.
     stripes: Vec<SendStream>,
     /// Number of bytes that were sent, without the header.
@@ -219,7 +208,7 @@ impl QuicSender {
 
     /// Opens the stripe of the next byte, if that is still to be done.
     async fn open_next(&mut self) -> Result<usize, BulkError> {
-        let (stripe, _) = self.spread.place(self.position);
+        let (stripe, _) = place(self.position);
         let first = self.stripes.first().ok_or(BulkError::Reset)?.id();
         if stripe == self.stripes.len() {
             self.open(stripe_bytes(first, stripe)).await?;
@@ -244,7 +233,7 @@ impl BulkSender for QuicSender {
     async fn send(&mut self, mut chunk: Bytes) -> Result<(), BulkError> {
         while !chunk.is_empty() {
             let stripe = self.open_next().await?;
-            let (_, rest) = self.spread.place(self.position);
+            let (_, rest) = place(self.position);
             let part = chunk.split_to(rest.min(chunk.len()));
             self.position += part.len() as u64;
             self.write(stripe, part).await?;
@@ -281,23 +270,18 @@ impl Drop for QuicSender {
 /// The receiving end; quinn stops a stream that is dropped unread.
 struct QuicReceiver {
     stripes: Stripes,
-    spread: Spread,
     /// Number of bytes that were read, without the header.
     position: u64,
-    /// Whether any were.
-    is_read: bool,
     window: Window,
 }
 
 #[async_trait]
 impl BulkReceiver for QuicReceiver {
     async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), BulkError> {
-        if !std::mem::replace(&mut self.is_read, true) {
-            self.window.open(self.spread);
-        }
+        self.window.open();
         let mut unread = into;
         while !unread.is_empty() {
-            let (stripe, rest) = self.spread.place(self.position);
+            let (stripe, rest) = place(self.position);
             let length = rest.min(unread.len());
             let (part, after) = unread.split_at_mut(length);
             self.stripes.read_exact(stripe, part).await?;

@@ -24,37 +24,15 @@ pub(super) async fn read_block(
     stream: &mut (impl AsyncRead + Unpin),
     max: usize,
 ) -> Result<Option<BytesMut>, BlockError> {
-    let Some(length) = read_length(stream).await? else {
-        return Ok(None);
-    };
-    read_content(stream, length as usize, max).await
-}
-
-/// Reads the number before a block; `None` at the end of the stream, and if its connection is lost.
-///
-/// # Errors
-/// The stream ended within it.
-pub(super) async fn read_length(
-    stream: &mut (impl AsyncRead + Unpin),
-) -> Result<Option<u32>, BlockError> {
     let mut length = [0; LENGTH_BYTES];
     let begun = match stream.read(&mut length).await {
         Ok(0) | Err(_) => return Ok(None),
         Ok(begun) => begun,
     };
-    let rest = fill(stream, &mut length[begun..]).await?;
-    Ok(rest.map(|()| u32::from_le_bytes(length)))
-}
-
-/// Reads a block of `length` bytes after its number; `None` if the connection is lost.
-///
-/// # Errors
-/// The block is longer than `max` bytes, or the stream ended within it.
-pub(super) async fn read_content(
-    stream: &mut (impl AsyncRead + Unpin),
-    length: usize,
-    max: usize,
-) -> Result<Option<BytesMut>, BlockError> {
+    if fill(stream, &mut length[begun..]).await?.is_none() {
+        return Ok(None);
+    }
+    let length = u32::from_le_bytes(length) as usize;
     if length > max {
         return Err(BlockError::TooLong(length));
     }

@@ -3,7 +3,7 @@
 
 use super::congestion::DeliveryConfig;
 use super::identity::Identity;
-use super::stripes::{STRIPE_WINDOW_BYTES, STRIPES, Spread};
+use super::stripes::{STRIPE_WINDOW_BYTES, STRIPES};
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::{
     AckFrequencyConfig, Connection, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt,
@@ -14,9 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Largest number of unidirectional streams that a peer may have open on its bulk connection, those
-/// that this node has not read included: sixteen bulk streams of the widest spread. A correct peer
-/// has fewer at a time.
+/// Largest number of unidirectional streams that a peer may have open on its bulk connection.
 pub const STREAMS_MAX: u32 = 1024;
 /// The same for any connection before it is admitted as one for bulk: the preface, and the frames.
 pub const CONTROL_STREAMS_MAX: u32 = 2;
@@ -31,19 +29,16 @@ pub const UNREAD_WINDOW_BYTES: u32 = 2 << 20;
 /// Unread bytes of a connection that is not admitted yet, or whose peer is one of many of its host;
 /// a larger frame is read in parts.
 const ACCEPTED_WINDOW_BYTES: u32 = 128 << 10;
-/// Unread bytes of one bulk stream at which its sender waits, unless its path holds more. A path of
-/// 1 Gbit/s and 100 ms holds 12.5 MB.
+/// Unread bytes of one bulk stream at which its sender waits. A path of 1 Gbit/s and 100 ms holds
+/// 12.5 MB.
 pub const STREAM_WINDOW_BYTES: u32 = STRIPES as u32 * STRIPE_WINDOW_BYTES;
-/// Streams of one sender for which a node has room. It reads a contribution in step with those of
-/// other nodes, and may get two of one sender, as an owner and as the relay of its group: room for
-/// these two streams, and for a third one, so that published values always come through.
-const STREAMS_WITH_ROOM: u32 = 3;
-/// Unread bytes of one connection at which its sender waits, unless its path holds more.
-pub const CONNECTION_WINDOW_BYTES: u32 = STREAMS_WITH_ROOM * STREAM_WINDOW_BYTES;
-/// Highest rate for which the windows of long paths are made, in bytes a second: 10 Gbit/s.
-const PATH_RATE_MAX: f64 = 1.25e9;
-/// Unacknowledged bytes of one connection at which its sender waits, unless its path holds more.
-const SEND_WINDOW_BYTES: u64 = 32 << 20;
+/// Unread bytes of one connection at which its sender waits. A node reads a contribution in step
+/// with those of other nodes, and may get two of one sender, as an owner and as the relay of its
+/// group: room for these two streams, and for a third one, so that published values always come
+/// through.
+pub const CONNECTION_WINDOW_BYTES: u32 = 3 * STREAM_WINDOW_BYTES;
+/// Unacknowledged bytes of one connection at which its sender waits.
+pub const SEND_WINDOW_BYTES: u64 = 32 << 20;
 /// Datagram bytes that may be buffered on either side, some hundred datagrams; beyond that, the
 /// oldest are lost.
 pub const DATAGRAM_BUFFER_BYTES: usize = 256 << 10;
@@ -79,21 +74,9 @@ pub(super) fn admit_control(connection: &Connection, is_one_of_many: bool) {
     }
 }
 
-/// The window of a bulk connection from which this node reads a stream of this spread. Its peer
-/// chose the spread; the round trip bounds it, so that nodes near by cannot fill more memory than
-/// usual.
-pub(super) fn receive_window_bytes(spread: Spread, round_trip: Duration) -> u32 {
-    let held = (round_trip.as_secs_f64() * PATH_RATE_MAX) as u64;
-    let stream = spread.window_bytes().min(held + held / 2);
-    // The widest spread has 128 MiB, so this fits.
-    let stream = u32::try_from(stream).unwrap_or(u32::MAX / STREAMS_WITH_ROOM);
-    STREAMS_WITH_ROOM * stream.max(STREAM_WINDOW_BYTES)
-}
-
-/// The send window that streams of this spread need, if it is more than usual.
-pub(super) fn send_window_bytes(spread: Spread) -> Option<u64> {
-    let bytes = 2 * spread.window_bytes();
-    (bytes > SEND_WINDOW_BYTES).then_some(bytes)
+/// Opens the whole window of a bulk connection whose streams this node reads.
+pub(super) fn open_window(connection: &Connection) {
+    connection.set_receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES));
 }
 
 /// Settings for [`bind`](super::bind).

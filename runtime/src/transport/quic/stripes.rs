@@ -3,11 +3,10 @@
 //! quinn ends a connection when one QUIC stream has more than 1,024 gaps. After losses in a full
 //! queue every second packet may be missing, so a QUIC stream may hold no more than about 2,048
 //! packets that its reader waits for: 2.4 MB of the smallest packets. A path of 1 Gbit/s and 100 ms
-//! holds 12.5 MB. So the blocks of a bulk stream go to several QUIC streams in turn, usually
-//! [`STRIPES`]; more on a path that holds more (see [`Spread`]):
+//! holds 12.5 MB. So the blocks of a bulk stream go to [`STRIPES`] QUIC streams in turn:
 //!
 //! ```text
-//! stripe 0   spread and length │ header │ block 0 │ block 8  │ …
+//! stripe 0   length │ header │ block 0 │ block 8  │ …
 //! stripe 1   MARK │ index of stripe 0 │ 1 │ block 1 │ block 9 │ …
 //! ```
 //!
@@ -16,7 +15,7 @@
 //! expect more, finds the end there.
 
 use super::close::error_text;
-use super::framing::{BlockError, LENGTH_BYTES, read_content, read_length};
+use super::framing::{BlockError, LENGTH_BYTES, read_block};
 use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use quinn::{Connection, ConnectionError, ReadError, ReadExactError, RecvStream, StreamId};
@@ -30,20 +29,16 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 /// Number of QUIC streams of one long bulk stream.
-pub(super) const STRIPES: usize = 1 << STRIPES_EXPONENT;
-const STRIPES_EXPONENT: u32 = 3;
-/// The largest number, for paths that hold much: 10 Gbit/s and 100 ms are 125 MB.
-const STRIPES_MAX_EXPONENT: u32 = 6;
+pub(super) const STRIPES: usize = 8;
 /// Unread bytes of one QUIC stream at which its sender waits: few enough that it never has more
 /// gaps than quinn allows, if its packets are full.
 pub(super) const STRIPE_WINDOW_BYTES: u32 = 2 << 20;
 /// Bytes that go to one stripe before the next one's turn. All stripes make equal progress, so a
-/// reader waits for at most one block of each more than it would on one stream.
+/// reader waits for at most `STRIPES` blocks more than it would on one stream.
 pub(super) const BLOCK_BYTES: u64 = 32 << 10;
-/// What stands at the beginning of all stripes but the first, which has a header's length there.
-const MARK: u32 = 1 << 31;
-/// Bits of a header's length; those above them are the exponent of the [`Spread`].
-const LENGTH_BITS: u32 = 24;
+/// What stands in place of a header's length at the beginning of all stripes but the first.
+/// No other length above a header's bound is accepted.
+const MARK: usize = 1 << 31;
 /// Bytes of the index of stripe 0, and of a stripe's own number.
 const STRIPE_BYTES: usize = 9;
 /// Bytes of stripe 0 that may be read while another one is awaited. No correct sender writes more:
@@ -52,54 +47,18 @@ const AHEAD_BYTES_MAX: usize = STRIPE_WINDOW_BYTES as usize;
 /// Time after the loss of a connection for streams that had arrived to be taken up.
 const LAST_ARRIVAL_WAIT: Duration = Duration::from_millis(100);
 
-/// Over how many QUIC streams a bulk stream goes: a power of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Spread {
-    exponent: u32,
-}
-
-impl Spread {
-    /// The usual spread, or a wider one for a path that holds so many bytes.
-    pub(super) fn of_path(held: u64) -> Self {
-        let mut spread = Self {
-            exponent: STRIPES_EXPONENT,
-        };
-        // Half of the window again: what is held varies, and a full window stops the sender.
-        while spread.exponent < STRIPES_MAX_EXPONENT
-            && spread.window_bytes() < held.saturating_add(held / 2)
-        {
-            spread.exponent += 1;
-        }
-        spread
-    }
-
-    fn decode(exponent: u32) -> Option<Self> {
-        (exponent <= STRIPES_MAX_EXPONENT).then_some(Self { exponent })
-    }
-
-    /// The number of stripes.
-    pub(super) fn stripes(self) -> usize {
-        1 << self.exponent
-    }
-
-    /// Unread bytes of the whole bulk stream at which its sender waits.
-    pub(super) fn window_bytes(self) -> u64 {
-        u64::from(STRIPE_WINDOW_BYTES) << self.exponent
-    }
-
-    /// Place of a byte of the bulk stream: its stripe, and the number of bytes from it on that
-    /// follow it there.
-    pub(super) fn place(self, position: u64) -> (usize, usize) {
-        let stripe = (position / BLOCK_BYTES) % self.stripes() as u64;
-        let rest = BLOCK_BYTES - position % BLOCK_BYTES;
-        (stripe as usize, rest as usize)
-    }
+/// Place of a byte of a bulk stream: its stripe, and the number of bytes from it on that follow it
+/// there.
+pub(super) fn place(position: u64) -> (usize, usize) {
+    let stripe = (position / BLOCK_BYTES) % STRIPES as u64;
+    let rest = BLOCK_BYTES - position % BLOCK_BYTES;
+    (stripe as usize, rest as usize)
 }
 
 /// The first bytes of stripe 0.
-pub(super) fn header_bytes(header: &[u8], spread: Spread) -> Bytes {
+pub(super) fn header_bytes(header: &[u8]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(LENGTH_BYTES + header.len());
-    bytes.put_u32_le(header.len() as u32 | spread.exponent << LENGTH_BITS);
+    bytes.put_u32_le(header.len() as u32);
     bytes.put_slice(header);
     bytes.freeze()
 }
@@ -107,7 +66,7 @@ pub(super) fn header_bytes(header: &[u8], spread: Spread) -> Bytes {
 /// The first bytes of another stripe of the bulk stream that began with `first`.
 pub(super) fn stripe_bytes(first: StreamId, number: usize) -> Bytes {
     let mut bytes = BytesMut::with_capacity(LENGTH_BYTES + STRIPE_BYTES);
-    bytes.put_u32_le(MARK);
+    bytes.put_u32_le(MARK as u32);
     bytes.put_u64_le(first.index());
     bytes.put_u8(number as u8);
     bytes.freeze()
@@ -115,8 +74,8 @@ pub(super) fn stripe_bytes(first: StreamId, number: usize) -> Bytes {
 
 /// What a QUIC stream begins with.
 pub(super) enum Beginning {
-    /// It is a bulk stream's first stripe: the header, and over how many it goes.
-    Header(Bytes, Spread),
+    /// It is a bulk stream's first stripe: the header.
+    Header(Bytes),
     /// It is another stripe: the index of the first one, and its own number.
     Stripe(u64, usize),
 }
@@ -126,19 +85,10 @@ pub(super) enum Beginning {
 /// # Errors
 /// The length of a header above its bound.
 pub(super) async fn read_beginning(stream: &mut RecvStream) -> Result<Option<Beginning>, usize> {
-    let Ok(Some(number)) = read_length(stream).await else {
-        return Ok(None);
-    };
-    if number == MARK {
-        return Ok(read_stripe(stream).await.ok());
-    }
-    let Some(spread) = Spread::decode(number >> LENGTH_BITS) else {
-        return Err(number as usize);
-    };
-    let length = number & ((1 << LENGTH_BITS) - 1);
-    match read_content(stream, length as usize, BULK_HEADER_BYTES_MAX).await {
-        Ok(header) => Ok(header.map(|header| Beginning::Header(header.freeze(), spread))),
-        Err(BlockError::CutOff) => Ok(None),
+    match read_block(stream, BULK_HEADER_BYTES_MAX).await {
+        Ok(Some(header)) => Ok(Some(Beginning::Header(header.freeze()))),
+        Ok(None) | Err(BlockError::CutOff) => Ok(None),
+        Err(BlockError::TooLong(MARK)) => Ok(read_stripe(stream).await.ok()),
         Err(BlockError::TooLong(length)) => Err(length),
     }
 }
@@ -165,7 +115,7 @@ impl Others {
     fn put(&self, number: usize, stream: RecvStream) {
         let mut arrived = self.arrived.lock();
         // More than these no correct peer sends.
-        if arrived.len() < 1 << STRIPES_MAX_EXPONENT {
+        if arrived.len() < STRIPES {
             arrived.push((number, stream));
             self.more.notify_one();
         }
@@ -219,31 +169,24 @@ impl Drop for Registered {
 pub(super) struct Stripes {
     connection: Connection,
     registered: Registered,
-    spread: Spread,
     first: RecvStream,
     /// What was read of stripe 0 before its turn, at most [`AHEAD_BYTES_MAX`] and a block.
     ahead: BytesMut,
     /// Whether nothing follows on stripe 0: it was read to its end, or its connection is lost.
     first_is_over: bool,
     /// The other stripes, as far as they have arrived.
-    others: Vec<Option<RecvStream>>,
+    others: [Option<RecvStream>; STRIPES - 1],
 }
 
 impl Stripes {
-    pub(super) fn new(
-        connection: Connection,
-        registered: Registered,
-        first: RecvStream,
-        spread: Spread,
-    ) -> Self {
+    pub(super) fn new(connection: Connection, registered: Registered, first: RecvStream) -> Self {
         Self {
             connection,
             registered,
-            spread,
             first,
             ahead: BytesMut::new(),
             first_is_over: false,
-            others: (1..spread.stripes()).map(|_| None).collect(),
+            others: Default::default(),
         }
     }
 
@@ -301,7 +244,7 @@ impl Stripes {
     /// # Errors
     /// There are more bytes, the bulk stream was reset, or its connection is lost.
     pub(super) async fn expect_end(&mut self, position: u64) -> Result<(), BulkError> {
-        let (next, _) = self.spread.place(position);
+        let (next, _) = place(position);
         if let Some(other) = next.checked_sub(1) {
             // Its sender has opened it, be it empty.
             self.arrival(other).await?;
@@ -352,26 +295,13 @@ pub(super) fn lost(error: &ConnectionError) -> BulkError {
 mod tests {
     use super::*;
 
-    const MIB: u64 = 1 << 20;
-
     #[test]
     fn blocks_go_to_the_stripes_in_turn() {
-        for spread in [0, 24 * MIB, 1 << 40].map(Spread::of_path) {
-            let stripes = spread.stripes();
-            assert_eq!(spread.place(0), (0, BLOCK_BYTES as usize));
-            assert_eq!(spread.place(BLOCK_BYTES - 1), (0, 1));
-            assert_eq!(spread.place(BLOCK_BYTES), (1, BLOCK_BYTES as usize));
-            let turn = BLOCK_BYTES * stripes as u64;
-            assert_eq!(spread.place(turn - 1), (stripes - 1, 1));
-            assert_eq!(spread.place(turn), (0, BLOCK_BYTES as usize));
-        }
-    }
-
-    #[test]
-    fn the_window_follows_what_the_path_holds_within_bounds() {
-        let stripes = |mib: u64| Spread::of_path(mib * MIB).stripes();
-        assert_eq!([0, 10, 11, 24, 48].map(stripes), [8, 8, 16, 32, 64]);
-        assert_eq!(Spread::of_path(u64::MAX / 4).window_bytes(), 128 * MIB);
-        assert_eq!(Spread::decode(7), None);
+        assert_eq!(place(0), (0, BLOCK_BYTES as usize));
+        assert_eq!(place(BLOCK_BYTES - 1), (0, 1));
+        assert_eq!(place(BLOCK_BYTES), (1, BLOCK_BYTES as usize));
+        let turn = BLOCK_BYTES * STRIPES as u64;
+        assert_eq!(place(turn - 1), (STRIPES - 1, 1));
+        assert_eq!(place(turn), (0, BLOCK_BYTES as usize));
     }
 }
