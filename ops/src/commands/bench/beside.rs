@@ -97,6 +97,7 @@ impl Training {
             steps: self.steps,
             compute_ms: self.compute_ms,
             slow: None,
+            alone: false,
         };
         Ok(NodeReport::slowest(&measurement.reports(console)?).mean_ms)
     }

@@ -198,6 +198,7 @@ impl GossipBench {
             steps: gossip.steps,
             compute_ms: gossip.compute_ms,
             slow: gossip.slow,
+            alone: false,
         })
     }
 

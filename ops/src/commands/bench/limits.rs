@@ -16,7 +16,7 @@ pub struct Limits {
 }
 
 /// The raw limits of this machine, each the median of [`slowmo_ops::limits::REPETITIONS`].
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct LimitsReport {
     /// One QUIC connection between two processes.
     pub quic_stream_gb_per_s: f64,

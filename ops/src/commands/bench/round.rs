@@ -37,6 +37,10 @@ pub struct RoundBench {
         value_parser = clap::value_parser!(u64).range(..=60_000)
     )]
     compute_ms: u64,
+    /// Measures the rounds only, not the limits and plain quinn, which take minutes on a link that
+    /// loses packets; their figures are 0.
+    #[arg(long)]
+    alone: bool,
     /// A setting of the nodes, for example `congestion=bbr`; may be given several times.
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -74,7 +78,11 @@ impl RoundBench {
     /// Measures and reports.
     pub fn run(mut self, console: Console) -> anyhow::Result<()> {
         self.sizes.check()?;
-        let limits = single_limits(console, &self.sizes)?;
+        let limits = if self.alone {
+            LimitsReport::default()
+        } else {
+            single_limits(console, &self.sizes)?
+        };
         let wire = ("SLOWMO_ROUND_WIRE", self.wire.as_str());
         let own = self.set.iter();
         let own: Vec<_> = own
@@ -105,6 +113,7 @@ impl RoundBench {
             steps: self.rounds,
             compute_ms: self.compute_ms,
             slow: None,
+            alone: self.alone,
         };
         let average = measurement.compare(average_bytes, ADDED_SHARE, console)?;
         let measurement = Measurement {
@@ -123,7 +132,9 @@ impl RoundBench {
         ));
         average.rows("exact average", &mut sheet);
         outer_round.rows("outer round", &mut sheet);
-        limits.rows(&mut sheet);
+        if !self.alone {
+            limits.rows(&mut sheet);
+        }
         let figures = Figures {
             round_rate_vs_plain_quinn: outer_round.rate_vs_plain_quinn,
             average,

@@ -28,6 +28,8 @@ pub struct Measurement<'a> {
     pub compute_ms: u64,
     /// Id of a node with longer computation, and the factor.
     pub slow: Option<(u64, u32)>,
+    /// Whether plain quinn is not measured beside it.
+    pub alone: bool,
 }
 
 /// Report of one node.
@@ -83,7 +85,12 @@ impl Measurement<'_> {
         added_share: f64,
         console: Console,
     ) -> anyhow::Result<Compared> {
-        let quinn = |share| plain_quinn_ms(console, self.sizes, ideal_bytes, share);
+        let quinn = |share| {
+            if self.alone {
+                return Ok(0.0);
+            }
+            plain_quinn_ms(console, self.sizes, ideal_bytes, share)
+        };
         let before = quinn(None)?;
         let working_before = quinn(Some(added_share))?;
         let reports = self.reports(console)?;
@@ -212,6 +219,9 @@ impl Compared {
             "  peak memory of a node process",
             format!("{:.1} × model", self.peak_memory_models),
         );
+        if self.plain_quinn_ms == 0.0 {
+            return;
+        }
         sheet.row(
             "  plain quinn, same processes and bytes",
             format!("{:.1} ms", self.plain_quinn_ms),

@@ -53,6 +53,7 @@ impl StepBench {
             steps: self.steps,
             compute_ms: 0,
             slow: None,
+            alone: false,
         };
         let reports = measurement.reports(console)?;
         let slowest = reports
