@@ -12,9 +12,8 @@ use slowmo_protocol::ident::Round;
 use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Most values that are compared: less than a millisecond of the coordinator's time, once a round,
-/// in which the decision is not sent on. The error of a sample of so many is one or two percent,
-/// unless a few values make the distance.
+/// Most values that are compared: few, since the coordinator sends no decision on meanwhile. The
+/// error of a sample of so many is below five percent, unless a few values make the distance.
 const COMPARED_MAX: usize = 1 << 17;
 /// Values of one run: several cache lines, so that a run costs little more than one of its values.
 const RUN: usize = 64;

@@ -50,7 +50,7 @@ pub struct Transfer {
     pub bytes_per_peer: u64,
     /// Whether every process sends to every other; otherwise process 1 sends to the others.
     pub all_to_all: bool,
-    /// What each process does beside; only with [`Carrier::Quic`].
+    /// The work of each process beside moving bytes; only with [`Carrier::Quic`].
     pub work: Option<Work>,
 }
 

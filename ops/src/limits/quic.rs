@@ -56,11 +56,11 @@ async fn run_async(transfer: &Transfer, me: &Me) -> anyhow::Result<Vec<f64>> {
     };
     publish(&me.folder, me.node, &place)?;
     let connections = connect_all(&endpoint, transfer.nodes, me).await?;
-    let streams = (connections.len(), STREAMS);
+    let peers = connections.len();
     let bytes = whole_values(transfer.bytes_per_peer / STREAMS as u64);
     let mut buffers = transfer.work.map(|work| {
         let added = whole_values(work.added_bytes_per_peer / STREAMS as u64);
-        Buffers::new(work.model_bytes, (added, bytes), streams)
+        Buffers::new(work.model_bytes, added, bytes, peers, STREAMS)
     });
     let mut seconds = Vec::with_capacity(REPETITIONS + 1);
     for _ in 0..=REPETITIONS {
@@ -110,7 +110,7 @@ async fn connect_all(
     Ok(connections)
 }
 
-/// What goes over each connection.
+/// The streams of each connection in one repetition.
 #[derive(Clone, Copy)]
 struct Amount {
     streams: usize,

@@ -1,4 +1,4 @@
-//! What every implementation of an average must do beside moving bytes: it copies the model out
+//! The work of every implementation of an average beside moving bytes: it copies the model out
 //! before, adds up what arrives of other models, and copies the result in afterwards.
 
 use super::CHUNK_BYTES;
@@ -26,14 +26,14 @@ pub(super) struct Buffers {
     shared: Arc<Shared>,
 }
 
-/// What the streams of a process work with.
+/// Buffers that the streams of a process use at the same time.
 pub(super) struct Shared {
     /// Bytes of a stream that are added up, and those that follow.
     added: usize,
     result: usize,
     /// The copy of the model that is sent.
     copied: Bytes,
-    /// What is added up: stream `n` of each process adds to part `n`.
+    /// The sums: stream `n` of each process adds to part `n`.
     sums: Vec<Mutex<Vec<f32>>>,
     /// The result, as far as each stream carries it.
     results: Vec<Mutex<Vec<u8>>>,
@@ -44,8 +44,10 @@ impl Buffers {
     /// `added` of them are added up.
     pub(super) fn new(
         model_bytes: u64,
-        (added, bytes): (u64, u64),
-        (peers, streams): (usize, usize),
+        added: u64,
+        bytes: u64,
+        peers: usize,
+        streams: usize,
     ) -> Self {
         let added = added.min(bytes) as usize;
         let result = bytes as usize - added;

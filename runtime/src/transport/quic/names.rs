@@ -47,7 +47,11 @@ pub fn plain_name(text: &str) -> Result<String, NotAName> {
     let is_right = (1..=PLAIN_NAME_BYTES_MAX).contains(&text.len())
         && text.bytes().all(is_part)
         && text != "none";
-    is_right.then(|| text.to_owned()).ok_or(NotAName)
+    if is_right {
+        Ok(text.to_owned())
+    } else {
+        Err(NotAName)
+    }
 }
 
 /// The text has not the form of a name.
