@@ -441,6 +441,41 @@ over_every_transport! {
     traffic_is_counted
 }
 
+/// Each of these streams needs eight QUIC streams at its end. Together they need more than a
+/// connection has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_long_streams_of_quic_arrive() {
+    const STREAMS: usize = 200;
+    const BLOCK: usize = 32 << 10;
+    const BLOCKS: usize = 9;
+    let (one, mut two) = Kind::QuicOnly.pair().await;
+    let mut tasks = Vec::new();
+    for stream in 0..STREAMS {
+        let transport = one.transport.clone();
+        let to = two.id;
+        tasks.push(tokio::spawn(async move {
+            let mut sender = transport.open_bulk(to, Bytes::new()).await.unwrap();
+            for block in 0..BLOCKS {
+                sender.send(pattern(BLOCK, stream + block)).await.unwrap();
+                // All streams are at about the same block.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            sender.finish().await.unwrap();
+        }));
+    }
+    for _ in 0..STREAMS {
+        let (_, mut stream) = two.next_bulk().await;
+        tasks.push(tokio::spawn(async move {
+            let mut values = vec![0; BLOCK * BLOCKS];
+            stream.read_exact(&mut values).await.unwrap();
+            stream.expect_end().await.unwrap();
+        }));
+    }
+    for task in tasks {
+        timeout(PATIENCE, task).await.unwrap().unwrap();
+    }
+}
+
 /// Returns the senders in the order they were heard, when two nodes send to a third at the same
 /// time.
 async fn arrivals(seed: u64) -> Vec<NodeId> {

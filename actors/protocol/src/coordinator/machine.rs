@@ -423,6 +423,7 @@ impl Coordinator {
             self.begin_proposed_attempt(out);
             self.tell_when_ready(now, out);
             self.decide_when_accepted(out);
+            self.decide_when_all_voted();
             self.decide_when_believed(now);
             self.watch_new_connections(now);
             self.tell_waiting(out);

@@ -36,9 +36,9 @@
 //! 6. Only when all are ready with one digest does the leader ask the voters to `Accept` the entry,
 //!    signed. A quorum of votes decides. If digests differ, lists of what owners published are
 //!    compared: an owner that signed two is left out.
-//! 7. The leader sends `Decide`. Votes go to everybody too, with the leader's signature: every
-//!    member sees that all voted for one entry before it applies it: parameters, view, voters, next
-//!    leader.
+//! 7. Votes go to everybody, with the leader's signature: every member sees that all voted for one
+//!    entry before it applies it: parameters, view, voters, next leader. The leader sends `Decide`
+//!    for those that do not vote, or miss votes.
 //! 8. If a node dies, lags past the grace or is unreachable before the vote, the leader begins
 //!    another attempt.
 //! 9. If the leader dies, the lowest living voter takes a higher term (Paxos). If an entry may have
@@ -59,8 +59,8 @@
 //!      ├─ Ready(root): I hold all that I must ────────────────────►│ all are ready, with one root
 //!      │◄───────────────────────────────────────────────── Accept ─┤──► voters
 //!      ├─ Accepted ─► all ────────────────────────────────────────►│ a quorum of voters: decided
-//!      │◄───────────────────────────────────────────────── Decide ─┤──► all
-//!    apply, if the votes are for the same                       apply
+//!    apply, once all that live voted for the same               apply
+//!      │◄───────────────────────────────────────────────── Decide ─┤──► all, for who missed votes
 //! ```
 //!
 //! # An owner publishes different values to different nodes

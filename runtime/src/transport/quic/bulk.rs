@@ -1,9 +1,9 @@
 //! Bulk streams: a length-prefixed header, then raw bytes, over several QUIC streams (see
 //! [`stripes`](super::stripes)). Sending makes no copy, receiving one.
 
-use super::settings::{admit_bulk, open_window};
+use super::settings::{STREAMS_MAX, admit_bulk, open_window};
 use super::stripes::{
-    Arrivals, Beginning, Registered, Stripes, header_bytes, lost, place, read_beginning,
+    Arrivals, Beginning, Registered, STRIPES, Stripes, header_bytes, lost, place, read_beginning,
     stripe_bytes,
 };
 use crate::transport::accepted::Accepted;
@@ -18,7 +18,12 @@ use slowmo_actors::ports::transport::{
 use slowmo_protocol::wire::BULK_HEADER_BYTES_MAX;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// Number of bulk streams of one connection that may have several QUIC streams at a time. All of
+/// these together get theirs, whatever the others do: if each had some and waited for more, none
+/// would ever end.
+const LONG_STREAMS_MAX: usize = STREAMS_MAX as usize / 2 / STRIPES;
 /// The error code of streams that were reset; it carries no further meaning.
 const ABANDONED: VarInt = VarInt::from_u32(0);
 
@@ -32,6 +37,7 @@ pub(super) async fn open(
         connection: connection.clone(),
         stripes: Vec::with_capacity(1),
         position: 0,
+        long: None,
         _used: delivering.used(),
         delivering: delivering.clone(),
     };
@@ -133,6 +139,8 @@ pub(super) struct Delivering {
     finished: Arc<Watched<usize>>,
     /// Those, and the ones that are still written.
     used: Arc<Watched<usize>>,
+    /// Permits for streams of several QUIC streams each, on this connection.
+    long: Arc<Semaphore>,
 }
 
 impl Delivering {
@@ -140,6 +148,7 @@ impl Delivering {
         Self {
             finished: Arc::new(Watched::new(0)),
             used: Arc::new(Watched::new(0)),
+            long: Arc::new(Semaphore::new(LONG_STREAMS_MAX)),
         }
     }
 
@@ -148,18 +157,28 @@ impl Delivering {
     pub(super) fn of_successor(&self) -> Self {
         Self {
             finished: self.finished.clone(),
-            used: Arc::new(Watched::new(0)),
+            ..Self::new()
         }
     }
 
-    /// Counts a finished stream until its peer has received all of it, or the connection is lost.
-    fn track(&self, stripes: Vec<SendStream>, counted: Counted, used: Counted) {
+    /// Keeps what counts a finished stream until its peer has received all of it, or the connection
+    /// is lost.
+    fn track(&self, stripes: Vec<SendStream>, counted: impl Send + 'static) {
         tokio::spawn(async move {
             for stripe in stripes {
                 let _ = stripe.stopped().await;
             }
-            drop((counted, used));
+            drop(counted);
         });
+    }
+
+    /// Waits until a stream may have several QUIC streams.
+    async fn long(&self) -> Option<OwnedSemaphorePermit> {
+        if self.long.available_permits() == 0 {
+            tracing::debug!("a long stream waits until one of {LONG_STREAMS_MAX} others is sent");
+        }
+        // The semaphore is never closed.
+        Arc::clone(&self.long).acquire_owned().await.ok()
     }
 
     /// Counts a finished stream until the returned guard is dropped.
@@ -190,6 +209,8 @@ struct QuicSender {
     stripes: Vec<SendStream>,
     /// Number of bytes that were sent, without the header.
     position: u64,
+    /// The permit for more than one stripe.
+    long: Option<OwnedSemaphorePermit>,
     _used: Counted,
     delivering: Delivering,
 }
@@ -211,6 +232,9 @@ impl QuicSender {
         let (stripe, _) = place(self.position);
         let first = self.stripes.first().ok_or(BulkError::Reset)?.id();
         if stripe == self.stripes.len() {
+            if self.long.is_none() {
+                self.long = self.delivering.long().await;
+            }
             self.open(stripe_bytes(first, stripe)).await?;
         }
         Ok(stripe)
@@ -250,7 +274,8 @@ impl BulkSender for QuicSender {
         }
         let stripes = std::mem::take(&mut self.stripes);
         let used = self.delivering.used();
-        self.delivering.track(stripes, counted, used);
+        let counted = (counted, used, self.long.take());
+        self.delivering.track(stripes, counted);
         Ok(())
     }
 

@@ -1,10 +1,14 @@
 //! Rules for believing a decision. No single node says alone what was decided, or that later rounds
 //! were.
 //!
-//! A member applies a decision once a quorum voted for it, as far as the votes came here, and every
-//! member that lives and votes voted for it too, or [`VOTES_WAIT`](super::VOTES_WAIT) has passed.
-//! Votes travel beside those to the leader (`votes`), so in a steady round they are here before its
-//! decision is. If two other nodes say what was decided, one of them is honest, and that is enough.
+//! A member applies an entry once a quorum voted for it, as far as the votes came here, and every
+//! member that lives and votes voted for it too. Votes travel beside those to the leader (`votes`),
+//! so in a steady round a member that votes knows the decision as soon as the leader does, and also
+//! if the leader dies then. Votes count together only under one term, like a leader's (Paxos).
+//!
+//! If votes are missing, a member believes a decision of which it is told if a quorum voted for it
+//! and [`VOTES_WAIT`](super::VOTES_WAIT) has passed. If two other nodes say what was decided, one of
+//! them is honest, and that is enough.
 //!
 //! A node that only one other tells of a decision, or of later rounds, asks everybody. It follows
 //! that one if those that answer that they know nothing of it are no quorum with it: a quorum would
@@ -52,6 +56,50 @@ impl Coordinator {
         if seen.entries.len() < TOLD_MAX {
             seen.entries.entry(digest).or_insert(entry);
         }
+    }
+
+    /// Decides the entry for which this voter voted, and whose data it holds, once all voters that
+    /// live voted for it under the same term.
+    pub(super) fn decide_when_all_voted(&mut self) {
+        let Some(deciding) = &self.deciding else {
+            return;
+        };
+        let Some((term, entry)) = deciding.acceptor.accepted() else {
+            return;
+        };
+        // A leader counts its voters itself, and tells the others.
+        if !self.doubts() || deciding.decided.is_some() || term.node == self.me() {
+            return;
+        }
+        let vote = (*term, entry.digest());
+        let voted: BTreeSet<NodeId> = deciding
+            .seen
+            .voters_of(vote)
+            .filter(|node| self.trusts(*node))
+            .chain([self.me()])
+            .collect();
+        let complete = self
+            .voters_that_live()
+            .all(|voter| voted.contains(&voter.node));
+        if complete && self.is_quorum(voted) && deciding.data.of(entry).is_some() {
+            let entry = entry.clone();
+            self.with_deciding(|deciding| deciding.decided = Some(entry));
+        }
+    }
+
+    /// Other voters that live and are members. One that is no member any more may have nothing to
+    /// say.
+    fn voters_that_live(&self) -> impl Iterator<Item = Voter> + '_ {
+        let history = self.history.iter();
+        let voters = history.flat_map(|history| {
+            let voters = history.voters.iter();
+            voters.filter(|voter| history.view.contains(voter.node))
+        });
+        let lives = |voter: &Voter| {
+            let answers = self.peers.votes(*voter) && !self.links.is_given_up(voter.node);
+            voter.node != self.me() && answers
+        };
+        voters.copied().filter(move |voter| lives(voter))
     }
 
     /// Decides what others say is decided, once this node believes it. Until then it waits for what
@@ -103,12 +151,8 @@ impl Coordinator {
             return true;
         }
         let alone = !told.is_empty() && self.others().count() < WITNESSES;
-        // A voter that is no member any more may live and have nothing to say.
-        let others = history.voters.iter().filter(|voter| {
-            let answers = self.peers.votes(**voter) && !self.links.is_given_up(voter.node);
-            voter.node != self.me() && history.view.contains(voter.node) && answers
-        });
-        let complete = || others.clone().all(|voter| seen.says(*voter, digest));
+        let mut living = self.voters_that_live();
+        let mut complete = || living.all(|voter| seen.says(voter, digest));
         (alone || self.is_quorum(self.voted_for(digest))) && (seen.over || complete())
     }
 

@@ -8,7 +8,7 @@
 //!   │                   │◄──── Accepted(other) ┤
 //!   │◄──────────────────┼─ TwoEntries ────────►┤      two signatures of one term: all leave L out
 //! ```
-//! A member waits for the votes of all voters that live before it applies a decision (`believing`).
+//! A member waits for the votes of all voters that live before it applies an entry (`believing`).
 //! So if a leader has two entries voted for, the honest nodes of both sides find it before they
 //! apply either, provided that their votes reach each other in that time. Votes that come later
 //! find it too: a node that applied an entry without a quorum of others then stops, and trains no

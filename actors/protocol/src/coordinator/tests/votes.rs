@@ -55,12 +55,47 @@ fn a_vote_goes_to_everybody_and_a_decision_waits_for_the_votes_of_all_that_live(
     // Three of four voted.
     assert!(!applies(&member.hear_decision(1, entry.clone())));
     assert!(applies(&member.hear(4, accepted(&entry))));
+    assert_eq!(member.hear_decision(1, entry), []);
 
     let (mut member, entry) = follower(&[1, 2, 3, 4], 2);
     member.hear(1, ask(Entry::Held(entry.digest())));
     member.hear(3, accepted(&entry));
     member.hear_decision(1, entry.clone());
     assert!(applies(&member.lose(&[4], false)));
+}
+
+/// Nobody tells node 2 of the decision: its leader may have died after it asked for votes.
+#[test]
+fn a_voter_decides_once_all_that_live_voted_for_its_entry() {
+    let (mut member, entry) = follower(&[1, 2, 3, 4], 2);
+    member.hear(3, accepted(&entry));
+    member.hear(4, accepted(&entry));
+    assert!(applies(&member.hear(1, ask(Entry::Held(entry.digest())))));
+
+    let (mut member, entry) = follower(&[1, 2, 3, 4], 2);
+    member.hear(1, ask(Entry::Held(entry.digest())));
+    assert!(!applies(&member.hear(3, accepted(&entry))));
+    assert!(!applies(&member.lose(&[1], true)));
+    assert!(applies(&member.lose(&[4], true)));
+
+    // Two of four are no quorum without the tie-breaker.
+    let (mut member, entry) = follower(&[1, 2, 3, 4], 2);
+    member.hear(1, ask(Entry::Held(entry.digest())));
+    assert!(!applies(&member.lose(&[3, 4], true)));
+}
+
+/// Node 3 voted for the entry under the first term. Nodes 1 and 2 vote for it under a higher one.
+/// Under neither are they a quorum: another entry may be chosen still.
+#[test]
+fn votes_under_different_terms_do_not_count_together() {
+    let (mut member, entry) = follower(&[1, 2, 3, 4, 5], 2);
+    member.hear(3, accepted(&entry));
+    member.lose(&[4, 5], true);
+    let asked = member.hear_under(1, term(1, 1), ask(Entry::Whole(entry.clone())));
+    assert!(says!(asked, to 1, Message::Accepted(_)), "{asked:?}");
+    assert!(!applies(&asked));
+    let voted = member.hear_under(3, term(1, 1), accepted(&entry));
+    assert!(applies(&voted), "{voted:?}");
 }
 
 #[test]
@@ -193,8 +228,7 @@ fn a_late_vote_for_the_same_entry_or_an_earlier_term_changes_nothing() {
     let (mut member, entry) = follower(&[1, 2, 3], 2);
     let place = member.place();
     member.hear(1, ask(Entry::Held(entry.digest())));
-    member.hear(3, accepted(&entry));
-    assert!(applies(&member.hear_decision(1, entry.clone())));
+    assert!(applies(&member.hear(3, accepted(&entry))));
     assert_eq!(member.hear_at(3, place, accepted(&entry)), []);
     let earlier = Place {
         term: term(0, 3),
@@ -428,8 +462,7 @@ fn who_hears_of_the_other_entry_rounds_later_stops_too() {
     effects.extend(member.hear_attempt(1, &next, &[1, 2, 3, 4, 5]));
     member.hold_all(&effects);
     member.hear(1, ask(Entry::Held(next.digest())));
-    member.hear_all(&[3, 4, 5], &accepted(&next));
-    assert!(applies(&member.hear_decision(1, next)));
+    assert!(applies(&member.hear_all(&[3, 4, 5], &accepted(&next))));
     member.contribute_to(RoundSpec {
         step: Step(2),
         ..FIRST
@@ -457,8 +490,7 @@ fn a_voter_that_is_no_member_is_not_waited_for() {
     member.hold_all(&effects);
     next.published = member.root();
     member.hear_at(1, place, ask(Entry::Held(next.digest())));
-    member.hear_at(3, place, accepted(&next));
-    let applied = member.hear_at(1, place, decision(next.clone()));
+    let applied = member.hear_at(3, place, accepted(&next));
     assert!(applies(&applied), "{applied:?}");
 
     member.view = next.view.clone();
@@ -472,8 +504,8 @@ fn a_voter_that_is_no_member_is_not_waited_for() {
     effects.extend(member.hear_attempt(1, &later, &[1, 2]));
     member.hold_all(&effects);
     later.published = member.root();
-    member.hear(1, ask(Entry::Held(later.digest())));
-    assert!(applies(&member.hear_decision(1, later)));
+    let asked = member.hear(1, ask(Entry::Held(later.digest())));
+    assert!(applies(&asked), "{asked:?}");
 }
 
 #[test]
