@@ -105,6 +105,9 @@ pub trait BulkSender: Send {
     /// The connection broke or the receiver stopped the stream.
     async fn send(&mut self, chunk: Bytes) -> Result<(), BulkError>;
 
+    /// Lets what is sent from here on pass other streams to the same peer, where the transport can.
+    fn hurry(&mut self) {}
+
     /// Marks the end of the stream; the sent bytes are delivered in the background.
     ///
     /// # Errors

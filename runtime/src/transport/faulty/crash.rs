@@ -197,6 +197,12 @@ impl MortalSender {
         }
     }
 
+    pub(super) fn hurry(&mut self) {
+        if let Some(inner) = &mut self.inner {
+            inner.hurry();
+        }
+    }
+
     pub(super) async fn finish(mut self) -> Result<(), BulkError> {
         self.crash
             .pass(self.to, self.header.as_ref().map(Sending::Ends))

@@ -138,6 +138,10 @@ impl BulkSender for FaultySender {
         self.pass_on(chunk).await
     }
 
+    fn hurry(&mut self) {
+        self.inner.hurry();
+    }
+
     async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {
         if let Some(signing) = self.signing.take() {
             self.pass_on(signing.signature()).await?;

@@ -26,6 +26,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const LONG_STREAMS_MAX: usize = STREAMS_MAX as usize / 2 / STRIPES;
 /// The error code of streams that were reset; it carries no further meaning.
 const ABANDONED: VarInt = VarInt::from_u32(0);
+/// Priority of headers, and of streams that pass others.
+const FIRST: i32 = 1;
+/// Priority of the others' values.
+const USUAL: i32 = 0;
 
 /// Opens a stream and sends its header.
 pub(super) async fn open(
@@ -38,6 +42,8 @@ pub(super) async fn open(
         stripes: Vec::with_capacity(1),
         position: 0,
         long: None,
+        priority: FIRST,
+        hurries: false,
         _used: delivering.used(),
         delivering: delivering.clone(),
     };
@@ -211,6 +217,9 @@ struct QuicSender {
     position: u64,
     /// The permit for more than one stripe.
     long: Option<OwnedSemaphorePermit>,
+    /// Priority of the stripes, also of those that are opened later.
+    priority: i32,
+    hurries: bool,
     _used: Counted,
     delivering: Delivering,
 }
@@ -223,6 +232,8 @@ impl QuicSender {
             .open_uni()
             .await
             .map_err(|error| lost(&error))?;
+        // A stream that was stopped shows that when it is written to.
+        _ = stripe.set_priority(self.priority);
         self.stripes.push(stripe);
         self.write(self.stripes.len() - 1, beginning).await
     }
@@ -240,6 +251,14 @@ impl QuicSender {
         Ok(stripe)
     }
 
+    /// Lets other streams pass from here on. Earlier that would hold the header up.
+    fn give_way(&mut self) {
+        self.priority = USUAL;
+        for stripe in &self.stripes {
+            _ = stripe.set_priority(USUAL);
+        }
+    }
+
     async fn write(&mut self, stripe: usize, bytes: Bytes) -> Result<(), BulkError> {
         let stream = self.stripes.get_mut(stripe).ok_or(BulkError::Reset)?;
         stream
@@ -255,6 +274,9 @@ impl QuicSender {
 #[async_trait]
 impl BulkSender for QuicSender {
     async fn send(&mut self, mut chunk: Bytes) -> Result<(), BulkError> {
+        if self.position == 0 && !self.hurries {
+            self.give_way();
+        }
         while !chunk.is_empty() {
             let stripe = self.open_next().await?;
             let (_, rest) = place(self.position);
@@ -263,6 +285,10 @@ impl BulkSender for QuicSender {
             self.write(stripe, part).await?;
         }
         Ok(())
+    }
+
+    fn hurry(&mut self) {
+        self.hurries = true;
     }
 
     async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {

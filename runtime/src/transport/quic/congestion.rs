@@ -1,11 +1,16 @@
 //! A congestion controller that measures what the path delivers.
 //!
-//! The window is what the path holds: the measured rate times the shortest round trip, and a few
-//! packets. In every eighth round trip it is a quarter larger. If the path has rate to spare, the
+//! The window is what the path holds: the measured rate times the shortest round trip, what
+//! acknowledgements that come in batches hold back, and a few packets. In every eighth round trip it is a quarter larger. If the path has rate to spare, the
 //! quarter is delivered too, and the window grows quickly until the rate does not. Otherwise the
 //! quarter waits in a queue, which the next round trip drains. The few packets are as many for
 //! every connection, so that connections with one queue come to have equal shares of its line. A
 //! connection that has little to send keeps its window: nodes send much at once, and then compute.
+//!
+//! A rate is taken over the longer of two times: that in which packets were sent, and that in which
+//! they were acknowledged. If a receiver or a router is busy for a while and then acknowledges much
+//! at once, that is no higher rate. (Both ideas are those of BBR,
+//! draft-ietf-ccwg-bbr: delivery rate samples, and extra acknowledged bytes.)
 //!
 //! Packets that a link loses at random say nothing of its rate: the window does not change for
 //! them. A round trip that loses more than [`LOSS_MAX`] shows a queue that overflows or a policer.
@@ -29,11 +34,13 @@ const CYCLE_GAINS: [f64; 8] = [1.25, 0.92, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 const FOUND_GROWTH: f64 = 1.15;
 /// Packets beyond what the path holds: as many as one acknowledgement covers, and a few more.
 const SPARE_PACKETS: u64 = 16;
+/// Most bytes for batches of acknowledgements, in units of what the path holds.
+const BATCH_MAX: f64 = 0.5;
 /// Growth of the rate in one round trip that counts as quick.
 const START_GROWTH: f64 = 1.25;
 /// Round trips without quick growth after which the rate counts as known.
 const START_ROUNDS: u32 = 3;
-/// Round trips of which the highest rate counts.
+/// Round trips of which the highest rate counts, and the largest batch of acknowledgements.
 const RATE_ROUNDS: usize = 10;
 /// Time for which the shortest round trip counts; it is looked for in halves of it.
 const ROUND_TRIP_WINDOW: Duration = Duration::from_secs(10);
@@ -72,6 +79,15 @@ struct Mark {
     sent: Instant,
     delivered: u64,
     delivered_at: Instant,
+    /// When the newest packet that was acknowledged by then had been sent.
+    acked_sent: Instant,
+}
+
+/// What was acknowledged since a time at which no more had been than the rate explains.
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    begun: Instant,
+    bytes: u64,
 }
 
 /// The shortest round trip of a time, in two halves: the current one and the one before.
@@ -128,9 +144,17 @@ struct Delivery {
     marks: VecDeque<Mark>,
     /// The latest sending time among the packets of the acknowledgement that is being read.
     newest_acked: Option<Instant>,
+    /// The latest sending time among all that were acknowledged.
+    acked_sent: Instant,
+    /// Bytes that the acknowledgement that is being read acknowledges.
+    newly_acked: u64,
+    batch: Batch,
     shortest: Shortest,
     /// Highest rate of each of the last round trips, in bytes a second; the current one is last.
     rates: VecDeque<f64>,
+    /// Bytes of the largest batch of acknowledgements in the same round trips, beyond what the rate
+    /// explains.
+    batches: VecDeque<f64>,
     phase: Phase,
     /// A round trip ends when a packet is acknowledged that was sent after this.
     round_begun: Instant,
@@ -150,12 +174,19 @@ impl Delivery {
             delivered_at: now,
             marks: VecDeque::new(),
             newest_acked: None,
+            acked_sent: now,
+            newly_acked: 0,
+            batch: Batch {
+                begun: now,
+                bytes: 0,
+            },
             shortest: Shortest {
                 before: None,
                 current: None,
                 begun: now,
             },
             rates: VecDeque::from([0.0]),
+            batches: VecDeque::from([0.0]),
             phase: Phase::Start {
                 rate: 0.0,
                 rounds: 0,
@@ -169,6 +200,7 @@ impl Delivery {
 
     fn acked(&mut self, now: Instant, sent: Instant, bytes: u64) {
         self.delivered += bytes;
+        self.newly_acked += bytes;
         self.round_delivered += bytes;
         self.delivered_at = now;
         self.newest_acked = Some(self.newest_acked.map_or(sent, |newest| newest.max(sent)));
@@ -189,7 +221,9 @@ impl Delivery {
     /// Takes what was delivered since the newest acknowledged packet was sent as a sample of the
     /// rate.
     fn sample(&mut self, mark: Mark, now: Instant, is_limited_by_data: bool) {
-        let elapsed = now.saturating_duration_since(mark.delivered_at);
+        let acknowledging = now.saturating_duration_since(mark.delivered_at);
+        let sending = mark.sent.saturating_duration_since(mark.acked_sent);
+        let elapsed = acknowledging.max(sending);
         // Acknowledgements that come in a burst tell of no rate.
         let is_long_enough = self
             .shortest
@@ -204,6 +238,30 @@ impl Delivery {
         }
         if let Some(last) = self.rates.back_mut() {
             *last = last.max(rate);
+        }
+    }
+
+    /// Looks how much more was acknowledged than the rate explains.
+    fn note_batch(&mut self, now: Instant) {
+        let newly = std::mem::take(&mut self.newly_acked);
+        let since = now.saturating_duration_since(self.batch.begun);
+        let mut explained = self.rate() * since.as_secs_f64();
+        // Over a longer time a small error of the rate would look like a batch.
+        let is_over = self
+            .shortest
+            .get()
+            .is_some_and(|shortest| since >= shortest);
+        if is_over || self.batch.bytes as f64 <= explained {
+            explained = 0.0;
+            self.batch = Batch {
+                begun: now,
+                bytes: 0,
+            };
+        }
+        self.batch.bytes += newly;
+        let beyond = self.batch.bytes as f64 - explained;
+        if let Some(largest) = self.batches.back_mut() {
+            *largest = largest.max(beyond);
         }
     }
 
@@ -230,8 +288,10 @@ impl Delivery {
         if self.rates.back().is_some_and(|rate| *rate > 0.0) {
             self.phase = self.next_phase(self.round_lost as f64 > tolerated);
             self.rates.push_back(0.0);
+            self.batches.push_back(0.0);
             if self.rates.len() > RATE_ROUNDS {
                 self.rates.pop_front();
+                self.batches.pop_front();
             }
         }
         self.round_begun = now;
@@ -292,8 +352,10 @@ impl Delivery {
             Phase::Known { place, .. } => CYCLE_GAINS[place],
         };
         let held = self.rate() * shortest.as_secs_f64();
+        let batch = self.batches.iter().copied().fold(0.0, f64::max);
+        let batch = batch.min(BATCH_MAX * held);
         let spare = (SPARE_PACKETS * self.mtu) as f64;
-        (gain * held + spare).max(self.initial_window as f64)
+        (gain * held + batch + spare).max(self.initial_window as f64)
     }
 
     fn set_window(&mut self) {
@@ -316,6 +378,7 @@ impl Controller for Delivery {
             sent: now,
             delivered: self.delivered,
             delivered_at: self.delivered_at,
+            acked_sent: self.acked_sent,
         });
     }
 
@@ -341,9 +404,11 @@ impl Controller for Delivery {
             return;
         };
         self.shortest.add(now.saturating_duration_since(sent), now);
+        self.note_batch(now);
         if let Some(mark) = self.mark_of(sent) {
             self.sample(mark, now, app_limited);
         }
+        self.acked_sent = self.acked_sent.max(sent);
         if sent >= self.round_begun {
             self.end_round(now);
         }
