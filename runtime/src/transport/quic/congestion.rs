@@ -13,11 +13,13 @@
 //! draft-ietf-ccwg-bbr: delivery rate samples, and extra acknowledged bytes.)
 //!
 //! Packets that a link loses at random say nothing of its rate: the window does not change for
-//! them. A round trip that loses more than [`LOSS_MAX`] shows a queue that overflows or a policer.
-//! Then the bytes in flight are bounded, and the bound grows again once losses are rare.
+//! them. If round trips lose more than [`LOSS_MAX`], a queue overflows, or a policer drops. Then the
+//! bytes in flight are bounded. The bound grows again once losses are rare, slowly if such overloads
+//! come again and again.
 //!
 //! No I/O and no clock: every time comes from quinn.
 
+use super::settings::ACK_DELAY_MAX;
 use quinn::congestion::{Controller, ControllerFactory};
 use quinn_proto::RttEstimator;
 use std::any::Any;
@@ -34,8 +36,14 @@ const CYCLE_GAINS: [f64; 8] = [1.25, 0.92, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 const FOUND_GROWTH: f64 = 1.15;
 /// Packets beyond what the path holds: as many as one acknowledgement covers, and a few more.
 const SPARE_PACKETS: u64 = 16;
-/// Most bytes for batches of acknowledgements, in units of what the path holds.
+/// Most bytes for batches of acknowledgements, in units of what the path holds; but the initial
+/// window is allowed.
 const BATCH_MAX: f64 = 0.5;
+/// Time over which a batch is looked for, if the shortest round trip is shorter.
+const BATCH_TIME_MIN: Duration = ACK_DELAY_MAX;
+/// Window at least, once the rate is known, in units of the initial one. Acknowledgements may wait
+/// behind values that come the other way, which no round trip of an empty path shows.
+const KNOWN_SHARE: f64 = 0.5;
 /// Growth of the rate in one round trip that counts as quick.
 const START_GROWTH: f64 = 1.25;
 /// Round trips without quick growth after which the rate counts as known.
@@ -44,16 +52,21 @@ const START_ROUNDS: u32 = 3;
 const RATE_ROUNDS: usize = 10;
 /// Time for which the shortest round trip counts; it is looked for in halves of it.
 const ROUND_TRIP_WINDOW: Duration = Duration::from_secs(10);
-/// Share of lost bytes in a round trip above which the path is overloaded.
+/// Share of lost bytes in the last round trips above which the path is overloaded.
 const LOSS_MAX: f64 = 0.02;
 /// Fewer lost packets than this say nothing, since a round trip may hold few.
 const LOST_PACKETS_MIN: u64 = 8;
+/// What one round trip's losses count after the next, as a part of what they counted before.
+const LOSSES_KEPT: f64 = 0.875;
 /// Bound of the bytes in flight after an overload, in units of what was delivered in its round
 /// trip.
 const OVERLOAD_CUT: f64 = 0.85;
-/// Growth of that bound in the first round trip without an overload; it doubles with each further
-/// one.
+/// Growth of that bound in the first round trip without an overload. Each further one grows it by so
+/// much more.
 const BOUND_GROWTH: f64 = 0.01;
+/// The same at least, after several overloads. Each that comes before the bound was lifted halves
+/// it: a queue that is too short for its connections overflows rarely then.
+const BOUND_GROWTH_MIN: f64 = 0.0005;
 /// Smallest window, in packets.
 const WINDOW_PACKETS_MIN: u64 = 4;
 /// Marks of sent packets that are kept; beyond that, every other one is dropped.
@@ -62,8 +75,7 @@ const MARKS_MAX: usize = 512;
 /// Makes [`Delivery`] controllers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeliveryConfig {
-    /// Bytes that may be in flight before the first measurement, and at least as long as nothing is
-    /// lost.
+    /// Bytes that may be in flight at least, until the rate of the path is known.
     pub initial_window: u64,
 }
 
@@ -124,11 +136,35 @@ enum Phase {
     Known { place: usize, rate: f64 },
 }
 
-/// Bound of the bytes in flight after an overload, and by how much it grows next.
+/// Bytes sent and lost in the last round trips, older ones for less. One round trip may hold too few
+/// packets to tell.
+#[derive(Clone, Copy, Debug, Default)]
+struct Losses {
+    sent: f64,
+    lost: f64,
+}
+
+impl Losses {
+    /// Adds a round trip. Returns whether more than [`LOSS_MAX`] is lost, and more than `least`
+    /// bytes; then it begins anew.
+    fn overload(&mut self, sent: f64, lost: f64, least: f64) -> bool {
+        self.sent = self.sent * LOSSES_KEPT + sent;
+        self.lost = self.lost * LOSSES_KEPT + lost;
+        let is_overload = self.lost > (LOSS_MAX * self.sent).max(least);
+        if is_overload {
+            *self = Self::default();
+        }
+        is_overload
+    }
+}
+
+/// Bound of the bytes in flight after an overload, by how much it grows next, and by how much more
+/// with each round trip.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     bytes: f64,
     growth: f64,
+    more: f64,
 }
 
 /// The controller of one path.
@@ -161,6 +197,11 @@ struct Delivery {
     /// Bytes acknowledged and lost in the current round trip.
     round_delivered: u64,
     round_lost: u64,
+    /// Whether a router marked one of its packets.
+    round_marked: bool,
+    /// Whether its rate was limited by the path, not by the data that there was to send.
+    round_fills: bool,
+    losses: Losses,
     bound: Option<Bound>,
 }
 
@@ -194,6 +235,9 @@ impl Delivery {
             round_begun: now,
             round_delivered: 0,
             round_lost: 0,
+            round_marked: false,
+            round_fills: false,
+            losses: Losses::default(),
             bound: None,
         }
     }
@@ -239,6 +283,7 @@ impl Delivery {
         if let Some(last) = self.rates.back_mut() {
             *last = last.max(rate);
         }
+        self.round_fills |= !is_limited_by_data;
     }
 
     /// Looks how much more was acknowledged than the rate explains.
@@ -247,10 +292,8 @@ impl Delivery {
         let since = now.saturating_duration_since(self.batch.begun);
         let mut explained = self.rate() * since.as_secs_f64();
         // Over a longer time a small error of the rate would look like a batch.
-        let is_over = self
-            .shortest
-            .get()
-            .is_some_and(|shortest| since >= shortest);
+        let shortest = self.shortest.get().unwrap_or_default();
+        let is_over = since >= shortest.max(BATCH_TIME_MIN);
         if is_over || self.batch.bytes as f64 <= explained {
             explained = 0.0;
             self.batch = Batch {
@@ -267,26 +310,37 @@ impl Delivery {
 
     /// Ends a round trip: looks at its losses and at the growth of the rate.
     fn end_round(&mut self, now: Instant) {
-        let sent = self.round_delivered + self.round_lost;
-        let tolerated = (LOSS_MAX * sent as f64).max((LOST_PACKETS_MIN * self.mtu) as f64);
-        if self.round_lost as f64 > tolerated {
+        let is_overloaded = self.losses.overload(
+            (self.round_delivered + self.round_lost) as f64,
+            self.round_lost as f64,
+            (LOST_PACKETS_MIN * self.mtu) as f64,
+        );
+        let is_overloaded = is_overloaded || self.round_marked;
+        if is_overloaded {
             let delivered = self.round_delivered as f64 * OVERLOAD_CUT;
             let held = self.shortest.get().unwrap_or_default().as_secs_f64() * self.rate();
+            let more = self.bound.map_or(BOUND_GROWTH, |bound| bound.more / 2.0);
+            let more = more.max(BOUND_GROWTH_MIN);
             self.bound = Some(Bound {
                 bytes: delivered.max(held).min(self.bounded(f64::INFINITY)),
-                growth: BOUND_GROWTH,
+                growth: more,
+                more,
             });
-        } else if let Some(Bound { bytes, growth }) = self.bound {
+        } else if let Some(bound) = self.bound {
             let grown = Bound {
-                bytes: bytes * (1.0 + growth),
-                growth: growth * 2.0,
+                bytes: bound.bytes * (1.0 + bound.growth),
+                growth: bound.growth + bound.more,
+                ..bound
             };
             self.bound = (grown.bytes < self.free_window()).then_some(grown);
         }
         // A round trip without a sample had too little to send, and says nothing of the path. What
         // is known of it outlasts the time in which the nodes compute.
         if self.rates.back().is_some_and(|rate| *rate > 0.0) {
-            self.phase = self.next_phase(self.round_lost as f64 > tolerated);
+            // While little is sent, the rate is not known, and may grow quickly.
+            if self.round_fills || matches!(self.phase, Phase::Known { .. }) {
+                self.phase = self.next_phase(is_overloaded);
+            }
             self.rates.push_back(0.0);
             self.batches.push_back(0.0);
             if self.rates.len() > RATE_ROUNDS {
@@ -297,6 +351,8 @@ impl Delivery {
         self.round_begun = now;
         self.round_delivered = 0;
         self.round_lost = 0;
+        self.round_marked = false;
+        self.round_fills = false;
     }
 
     fn next_phase(&self, is_overloaded: bool) -> Phase {
@@ -353,9 +409,14 @@ impl Delivery {
         };
         let held = self.rate() * shortest.as_secs_f64();
         let batch = self.batches.iter().copied().fold(0.0, f64::max);
-        let batch = batch.min(BATCH_MAX * held);
+        let initial = self.initial_window as f64;
+        let batch = batch.min((BATCH_MAX * held).max(initial));
         let spare = (SPARE_PACKETS * self.mtu) as f64;
-        (gain * held + batch + spare).max(self.initial_window as f64)
+        let window = gain * held + batch + spare;
+        match self.phase {
+            Phase::Start { .. } => window.max(initial),
+            Phase::Known { .. } => window.max(initial * KNOWN_SHARE),
+        }
     }
 
     fn set_window(&mut self) {
@@ -430,12 +491,8 @@ impl Controller for Delivery {
             return;
         }
         // A mark by a router (no bytes are lost) counts like an overload.
-        let is_marked = lost_bytes == 0 && sent >= self.round_begun;
-        self.round_lost += if is_marked {
-            (self.round_delivered as f64 * 2.0 * LOSS_MAX) as u64 + self.mtu
-        } else {
-            lost_bytes
-        };
+        self.round_marked |= lost_bytes == 0 && sent >= self.round_begun;
+        self.round_lost += lost_bytes;
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {

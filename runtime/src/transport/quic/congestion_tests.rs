@@ -1,7 +1,6 @@
 //! The controller over simulated links: a queue in front of a line, a delay, and losses.
 #![allow(clippy::unwrap_used)]
 
-use super::super::settings::ACK_DELAY_MAX;
 use super::*;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -13,6 +12,8 @@ const ACK_PACKETS: usize = 10;
 /// Reordering after which a packet counts as lost.
 const REORDERED: u64 = 3;
 const INITIAL_WINDOW: u64 = 256 << 10;
+/// Time without an acknowledgement after which a flow sends again.
+const PROBE: Duration = Duration::from_millis(300);
 
 /// One link, which all flows share.
 #[derive(Clone, Copy)]
@@ -49,6 +50,8 @@ enum Event {
     Arrive(usize, u64),
     /// The acknowledgement of what a flow's receiver has, which is due at the latest.
     Late(usize, u64),
+    /// What a flow sent is lost, if none of it was acknowledged since so much was delivered.
+    Silent(usize, u64),
     Ack(usize, Vec<u64>),
 }
 
@@ -89,11 +92,16 @@ impl Network {
             received: Vec::new(),
             starts: now + *start,
         });
+        let flows: Vec<Flow> = flows.collect();
+        let silent = (0..flows.len()).map(|index| {
+            let key = (now + PROBE, index as u64);
+            (key, Event::Silent(index, 0))
+        });
         Self {
             link,
-            flows: flows.collect(),
-            events: BTreeMap::new(),
-            numbered: 0,
+            events: silent.collect(),
+            numbered: flows.len() as u64,
+            flows,
             start: now,
             free: now,
             now,
@@ -181,6 +189,15 @@ impl Network {
                 }
             }
             Event::Ack(index, packets) => self.acknowledged(index, &packets),
+            Event::Silent(index, before) => {
+                let flow = &mut self.flows[index];
+                if flow.delivered == before {
+                    flow.lost += flow.in_flight.len() as u64 * PACKET;
+                    flow.in_flight.clear();
+                }
+                let delivered = flow.delivered;
+                self.at(self.now + PROBE, Event::Silent(index, delivered));
+            }
         }
     }
 
@@ -356,6 +373,27 @@ fn flows_share_a_line() {
     assert!(all > 0.97, "{all}");
     for share in &seen.shares {
         assert!(*share > 0.15, "{:?}", seen.shares);
+    }
+}
+
+/// A node sends to several others over one slow line, with a queue of 40 ms.
+#[test]
+fn flows_do_not_flood_a_slow_line() {
+    for milliseconds in [1, 10] {
+        let link = Link {
+            bytes_per_second: megabits(50),
+            round_trip: Duration::from_millis(milliseconds),
+            queue_bytes: 250e3,
+            loss: 0.0,
+            ack_batches: Duration::ZERO,
+        };
+        let starts = [0, 10, 20, 30, 40].map(Duration::from_millis);
+        let seen = Network::new(link, &starts).see(Duration::from_secs(4));
+        let all: f64 = seen.shares.iter().sum();
+        assert!(all > 0.97, "{milliseconds} ms: {all}");
+        for loss in &seen.losses {
+            assert!(*loss < 0.025, "{milliseconds} ms: {:?}", seen.losses);
+        }
     }
 }
 
