@@ -143,6 +143,10 @@ impl BulkSender for Sent {
         self.stream.send(chunk).await
     }
 
+    fn hurry(&mut self) {
+        self.stream.hurry();
+    }
+
     async fn finish(self: Box<Self>) -> Result<(), BulkError> {
         self.stream.finish().await
     }

@@ -38,20 +38,19 @@ pub async fn open(
                 tokio::time::sleep(CONNECT_LOOK_INTERVAL).await
             }
             opened => {
-                let mut stream = opened?;
+                let stream = context.metrics.counts_sent(&content, opened?);
+                let mut stream = Gathered::new(stream);
                 if is_summed(&content) {
                     stream.hurry();
                 }
-                let stream = context.metrics.counts_sent(&content, stream);
-                return Ok(Box::new(Gathered::new(stream)));
+                return Ok(Box::new(stream));
             }
         }
     }
 }
 
-/// Whether the receiver publishes what comes of it. Such values go first: then the line carries
-/// published values at the end of a round, for which nobody waits but their receivers. Otherwise
-/// both end at the same time, and the last values need one way more.
+/// Whether the receiver publishes what comes of it. Such values go first. Otherwise the last sums
+/// would be published only after the line fell idle.
 fn is_summed(content: &Bulk) -> bool {
     matches!(
         content,

@@ -50,6 +50,10 @@ impl BulkSender for Gathered {
         Ok(())
     }
 
+    fn hurry(&mut self) {
+        self.stream.hurry();
+    }
+
     async fn finish(mut self: Box<Self>) -> Result<(), BulkError> {
         if self.kept.is_empty() {
             return self.stream.finish().await;

@@ -422,9 +422,9 @@ impl Coordinator {
             self.lead(now, out);
             self.begin_proposed_attempt(out);
             self.tell_when_ready(now, out);
-            self.decide_when_accepted(out);
             self.decide_when_all_voted();
             self.decide_when_believed(now);
+            self.decide_when_accepted(out);
             self.watch_new_connections(now);
             self.tell_waiting(out);
             self.watch_for_the_end(now);

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Number of bulk streams of one connection that may have several QUIC streams at a time. All of
-/// these together get theirs, whatever the others do: if each had some and waited for more, none
-/// would ever end.
+/// these together get theirs, as long as there are fewer than 512 bulk streams and all are read: if
+/// each had some and waited for more, none would ever end.
 const LONG_STREAMS_MAX: usize = STREAMS_MAX as usize / 2 / STRIPES;
 /// The error code of streams that were reset; it carries no further meaning.
 const ABANDONED: VarInt = VarInt::from_u32(0);

@@ -1,16 +1,17 @@
 //! A congestion controller that measures what the path delivers.
 //!
 //! The window is what the path holds: the measured rate times the shortest round trip, what
-//! acknowledgements that come in batches hold back, and a few packets. In every eighth round trip it is a quarter larger. If the path has rate to spare, the
-//! quarter is delivered too, and the window grows quickly until the rate does not. Otherwise the
-//! quarter waits in a queue, which the next round trip drains. The few packets are as many for
-//! every connection, so that connections with one queue come to have equal shares of its line. A
-//! connection that has little to send keeps its window: nodes send much at once, and then compute.
+//! acknowledgements that come in batches hold back, and a few packets. In every eighth round trip
+//! it is a quarter larger. If the path has rate to spare, the quarter is delivered too, and the
+//! window grows quickly until the rate does not. Otherwise the quarter waits in a queue, which the
+//! next round trip drains. The few packets are as many for every connection, so that connections
+//! with one queue come to have equal shares of its line. A connection that has little to send keeps
+//! its window: nodes send much at once, and then compute.
 //!
 //! A rate is taken over the longer of two times: that in which packets were sent, and that in which
 //! they were acknowledged. If a receiver or a router is busy for a while and then acknowledges much
-//! at once, that is no higher rate. (Both ideas are those of BBR,
-//! draft-ietf-ccwg-bbr: delivery rate samples, and extra acknowledged bytes.)
+//! at once, that is no higher rate. (The samples, and the bytes acknowledged in batches, follow
+//! draft-ietf-ccwg-bbr, BBR congestion control.)
 //!
 //! Packets that a link loses at random say nothing of its rate: the window does not change for
 //! them. If round trips lose more than [`LOSS_MAX`], a queue overflows, or a policer drops. Then the
@@ -56,7 +57,7 @@ const ROUND_TRIP_WINDOW: Duration = Duration::from_secs(10);
 const LOSS_MAX: f64 = 0.02;
 /// Fewer lost packets than this say nothing, since a round trip may hold few.
 const LOST_PACKETS_MIN: u64 = 8;
-/// What one round trip's losses count after the next, as a part of what they counted before.
+/// Weight of earlier losses, after each further round trip.
 const LOSSES_KEPT: f64 = 0.875;
 /// Bound of the bytes in flight after an overload, in units of what was delivered in its round
 /// trip.
@@ -64,12 +65,14 @@ const OVERLOAD_CUT: f64 = 0.85;
 /// Growth of that bound in the first round trip without an overload. Each further one grows it by so
 /// much more.
 const BOUND_GROWTH: f64 = 0.01;
-/// The same at least, after several overloads. Each that comes before the bound was lifted halves
-/// it: a queue that is too short for its connections overflows rarely then.
+/// The same at least, after several overloads: each halves this growth, so that a queue that is too
+/// short for its connections overflows rarely. While none bounds the window, it doubles with each
+/// round trip.
 const BOUND_GROWTH_MIN: f64 = 0.0005;
 /// Smallest window, in packets.
 const WINDOW_PACKETS_MIN: u64 = 4;
-/// Marks of sent packets that are kept; beyond that, every other one is dropped.
+/// Marks of sent packets that are kept; beyond that, every other one is dropped, and half as many
+/// are made.
 const MARKS_MAX: usize = 512;
 
 /// Makes [`Delivery`] controllers.
@@ -158,13 +161,11 @@ impl Losses {
     }
 }
 
-/// Bound of the bytes in flight after an overload, by how much it grows next, and by how much more
-/// with each round trip.
+/// Bound of the bytes in flight after an overload, and by how much it grows next.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     bytes: f64,
     growth: f64,
-    more: f64,
 }
 
 /// The controller of one path.
@@ -176,8 +177,13 @@ struct Delivery {
     /// Bytes acknowledged so far, and when the last ones were.
     delivered: u64,
     delivered_at: Instant,
+    /// Whether nothing is in flight.
+    is_idle: bool,
     /// Marks of sent packets, in their order.
     marks: VecDeque<Mark>,
+    /// A packet in so many gets a mark, and the packets since the last that did.
+    mark_every: u32,
+    unmarked: u32,
     /// The latest sending time among the packets of the acknowledgement that is being read.
     newest_acked: Option<Instant>,
     /// The latest sending time among all that were acknowledged.
@@ -203,6 +209,8 @@ struct Delivery {
     round_fills: bool,
     losses: Losses,
     bound: Option<Bound>,
+    /// Growth of the next bound in its first round trip.
+    bound_growth: f64,
 }
 
 impl Delivery {
@@ -213,7 +221,10 @@ impl Delivery {
             window: initial_window,
             delivered: 0,
             delivered_at: now,
+            is_idle: true,
             marks: VecDeque::new(),
+            mark_every: 1,
+            unmarked: 0,
             newest_acked: None,
             acked_sent: now,
             newly_acked: 0,
@@ -239,6 +250,7 @@ impl Delivery {
             round_fills: false,
             losses: Losses::default(),
             bound: None,
+            bound_growth: BOUND_GROWTH,
         }
     }
 
@@ -264,9 +276,9 @@ impl Delivery {
 
     /// Takes what was delivered since the newest acknowledged packet was sent as a sample of the
     /// rate.
-    fn sample(&mut self, mark: Mark, now: Instant, is_limited_by_data: bool) {
+    fn sample(&mut self, mark: Mark, sent: Instant, now: Instant, is_limited_by_data: bool) {
         let acknowledging = now.saturating_duration_since(mark.delivered_at);
-        let sending = mark.sent.saturating_duration_since(mark.acked_sent);
+        let sending = sent.saturating_duration_since(mark.acked_sent);
         let elapsed = acknowledging.max(sending);
         // Acknowledgements that come in a burst tell of no rate.
         let is_long_enough = self
@@ -310,6 +322,19 @@ impl Delivery {
 
     /// Ends a round trip: looks at its losses and at the growth of the rate.
     fn end_round(&mut self, now: Instant) {
+        // A round trip without a sample had too little to send, and says nothing of the path. What
+        // is known of it outlasts the time in which the nodes compute.
+        if self.rates.back().is_some_and(|rate| *rate > 0.0) || self.round_lost > 0 {
+            self.learn_from_round();
+        }
+        self.round_begun = now;
+        self.round_delivered = 0;
+        self.round_lost = 0;
+        self.round_marked = false;
+        self.round_fills = false;
+    }
+
+    fn learn_from_round(&mut self) {
         let is_overloaded = self.losses.overload(
             (self.round_delivered + self.round_lost) as f64,
             self.round_lost as f64,
@@ -319,23 +344,23 @@ impl Delivery {
         if is_overloaded {
             let delivered = self.round_delivered as f64 * OVERLOAD_CUT;
             let held = self.shortest.get().unwrap_or_default().as_secs_f64() * self.rate();
-            let more = self.bound.map_or(BOUND_GROWTH, |bound| bound.more / 2.0);
-            let more = more.max(BOUND_GROWTH_MIN);
+            let least = held + (SPARE_PACKETS * self.mtu) as f64;
             self.bound = Some(Bound {
-                bytes: delivered.max(held).min(self.bounded(f64::INFINITY)),
-                growth: more,
-                more,
+                bytes: delivered.max(least).min(self.bounded(f64::INFINITY)),
+                growth: self.bound_growth,
             });
+            self.bound_growth = (self.bound_growth / 2.0).max(BOUND_GROWTH_MIN);
         } else if let Some(bound) = self.bound {
             let grown = Bound {
                 bytes: bound.bytes * (1.0 + bound.growth),
-                growth: bound.growth + bound.more,
-                ..bound
+                growth: bound.growth + self.bound_growth,
             };
-            self.bound = (grown.bytes < self.free_window()).then_some(grown);
+            // Below this a look for more would still be bounded.
+            let free = self.free_window(CYCLE_GAINS[0]);
+            self.bound = (grown.bytes < free).then_some(grown);
+        } else {
+            self.bound_growth = (self.bound_growth * 2.0).min(BOUND_GROWTH);
         }
-        // A round trip without a sample had too little to send, and says nothing of the path. What
-        // is known of it outlasts the time in which the nodes compute.
         if self.rates.back().is_some_and(|rate| *rate > 0.0) {
             // While little is sent, the rate is not known, and may grow quickly.
             if self.round_fills || matches!(self.phase, Phase::Known { .. }) {
@@ -348,11 +373,6 @@ impl Delivery {
                 self.batches.pop_front();
             }
         }
-        self.round_begun = now;
-        self.round_delivered = 0;
-        self.round_lost = 0;
-        self.round_marked = false;
-        self.round_fills = false;
     }
 
     fn next_phase(&self, is_overloaded: bool) -> Phase {
@@ -398,14 +418,18 @@ impl Delivery {
         self.bound.map_or(bytes, |bound| bytes.min(bound.bytes))
     }
 
-    /// The window without a bound, in bytes.
-    fn free_window(&self) -> f64 {
-        let Some(shortest) = self.shortest.get() else {
-            return self.initial_window as f64;
-        };
-        let gain = match self.phase {
+    /// The window now, in units of what the path holds.
+    fn gain(&self) -> f64 {
+        match self.phase {
             Phase::Start { .. } => START_GAIN,
             Phase::Known { place, .. } => CYCLE_GAINS[place],
+        }
+    }
+
+    /// The window of a gain without a bound, in bytes.
+    fn free_window(&self, gain: f64) -> f64 {
+        let Some(shortest) = self.shortest.get() else {
+            return self.initial_window as f64;
         };
         let held = self.rate() * shortest.as_secs_f64();
         let batch = self.batches.iter().copied().fold(0.0, f64::max);
@@ -420,7 +444,7 @@ impl Delivery {
     }
 
     fn set_window(&mut self) {
-        let window = self.bounded(self.free_window());
+        let window = self.bounded(self.free_window(self.gain()));
         // A cast of a float saturates.
         self.window = (window as u64).max(WINDOW_PACKETS_MIN * self.mtu);
     }
@@ -428,19 +452,34 @@ impl Delivery {
 
 impl Controller for Delivery {
     fn on_sent(&mut self, now: Instant, _bytes: u64, _last_packet_number: u64) {
-        if self.marks.len() >= MARKS_MAX {
-            let mut keep = false;
-            self.marks.retain(|_| {
-                keep = !keep;
-                keep
-            });
+        if self.is_idle {
+            // Nothing was under way: the time before this packet says nothing of the path.
+            self.is_idle = false;
+            self.delivered_at = now;
+            self.acked_sent = now;
         }
+        self.unmarked += 1;
+        if self.unmarked < self.mark_every {
+            return;
+        }
+        self.unmarked = 0;
         self.marks.push_back(Mark {
             sent: now,
             delivered: self.delivered,
             delivered_at: self.delivered_at,
             acked_sent: self.acked_sent,
         });
+        if self.marks.len() >= MARKS_MAX {
+            // The newest mark stays, so that the next ones are as far apart.
+            let mut keep = self.marks.len() % 2 == 0;
+            self.marks.retain(|_| {
+                keep = !keep;
+                keep
+            });
+            self.mark_every *= 2;
+        } else if self.marks.len() < MARKS_MAX / 8 {
+            self.mark_every = (self.mark_every / 2).max(1);
+        }
     }
 
     fn on_ack(
@@ -457,7 +496,7 @@ impl Controller for Delivery {
     fn on_end_acks(
         &mut self,
         now: Instant,
-        _in_flight: u64,
+        in_flight: u64,
         app_limited: bool,
         _largest_packet_num_acked: Option<u64>,
     ) {
@@ -467,9 +506,10 @@ impl Controller for Delivery {
         self.shortest.add(now.saturating_duration_since(sent), now);
         self.note_batch(now);
         if let Some(mark) = self.mark_of(sent) {
-            self.sample(mark, now, app_limited);
+            self.sample(mark, sent, now, app_limited);
         }
         self.acked_sent = self.acked_sent.max(sent);
+        self.is_idle = in_flight == 0;
         if sent >= self.round_begun {
             self.end_round(now);
         }

@@ -212,8 +212,9 @@ impl Network {
             flow.round_trip = (flow.round_trip * 7 + (self.now - sent)) / 8;
             flow.controller.acked(self.now, sent, PACKET);
         }
+        let in_flight = flow.in_flight.len() as u64 * PACKET;
         flow.controller
-            .on_end_acks(self.now, 0, false, Some(largest));
+            .on_end_acks(self.now, in_flight, false, Some(largest));
         let lost: Vec<(u64, Instant)> = flow
             .in_flight
             .range(..largest.saturating_sub(REORDERED))
@@ -305,9 +306,9 @@ fn clean_links_are_filled_and_their_queues_stay_short() {
 /// counted as a higher rate, the controller would look for more, and flood the queue.
 #[test]
 fn batches_of_acknowledgements_are_no_higher_rate() {
-    for milliseconds in [2, 5, 10, 15] {
+    for (rate, milliseconds) in [(1000, 2), (1000, 5), (1000, 10), (1000, 15), (200, 10)] {
         let link = Link {
-            bytes_per_second: megabits(1000),
+            bytes_per_second: megabits(rate),
             round_trip: Duration::from_millis(40),
             queue_bytes: 2.5e6,
             loss: 0.0,
@@ -359,6 +360,42 @@ fn a_short_queue_is_not_flooded() {
 }
 
 #[test]
+fn a_short_queue_of_a_long_path_overflows_rarely() {
+    let link = Link {
+        bytes_per_second: megabits(1000),
+        round_trip: Duration::from_millis(20),
+        queue_bytes: 100e3,
+        loss: 0.0,
+        ack_batches: Duration::ZERO,
+    };
+    let seen = Network::new(link, &[Duration::ZERO]).see(Duration::from_secs(5));
+    assert!(seen.shares[0] > 0.95, "{}", seen.shares[0]);
+    assert!(seen.losses[0] < LOSS_MAX, "{}", seen.losses[0]);
+}
+
+/// Such a path is measured by bursts of a few round trips, with pauses of a minute.
+#[test]
+fn the_rate_of_a_long_path_is_known_after_many_pauses() {
+    let link = Link {
+        bytes_per_second: megabits(1000),
+        round_trip: Duration::from_millis(100),
+        queue_bytes: 16e6,
+        loss: 0.0,
+        ack_batches: Duration::ZERO,
+    };
+    let mut network = Network::new(link, &[Duration::ZERO]);
+    network.run(Duration::from_secs(2));
+    for pause in 0..12 {
+        let pausing = network.now + Duration::from_secs(60);
+        // What is under way arrives, and nothing more is sent.
+        network.flows[0].starts = pausing;
+        network.run(Duration::from_secs(60));
+        let seen = network.see(Duration::from_millis(500));
+        assert!(seen.shares[0] > 0.95, "{pause}: {}", seen.shares[0]);
+    }
+}
+
+#[test]
 fn flows_share_a_line() {
     let link = Link {
         bytes_per_second: megabits(1000),
@@ -376,7 +413,8 @@ fn flows_share_a_line() {
     }
 }
 
-/// A node sends to several others over one slow line, with a queue of 40 ms.
+/// A node sends to several others over one slow line, with a queue of 40 ms. Their first windows
+/// alone are more than it holds, and round trips of some tens of packets tell losses late.
 #[test]
 fn flows_do_not_flood_a_slow_line() {
     for milliseconds in [1, 10] {
@@ -392,7 +430,7 @@ fn flows_do_not_flood_a_slow_line() {
         let all: f64 = seen.shares.iter().sum();
         assert!(all > 0.97, "{milliseconds} ms: {all}");
         for loss in &seen.losses {
-            assert!(*loss < 0.025, "{milliseconds} ms: {:?}", seen.losses);
+            assert!(*loss < 0.035, "{milliseconds} ms: {:?}", seen.losses);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Rules for believing a decision. No single node says alone what was decided, or that later rounds
 //! were.
 //!
-//! A member applies an entry once a quorum voted for it, as far as the votes came here, and every
+//! A voter applies an entry by itself once a quorum voted for it, as far as the votes came here, and every
 //! member that lives and votes voted for it too. Votes travel beside those to the leader (`votes`),
 //! so in a steady round a member that votes knows the decision as soon as the leader does, and also
 //! if the leader dies then. Votes count together only under one term, like a leader's (Paxos).
@@ -71,7 +71,11 @@ impl Coordinator {
         if !self.doubts() || deciding.decided.is_some() || term.node == self.me() {
             return;
         }
-        let vote = (*term, entry.digest());
+        // What was asked for under the term is what this node voted for.
+        let Some(asked) = deciding.seen.asked_under(*term) else {
+            return;
+        };
+        let vote = (*term, asked.digest);
         let voted: BTreeSet<NodeId> = deciding
             .seen
             .voters_of(vote)

@@ -505,7 +505,11 @@ impl Coordinator {
             deciding.seen.asks(term, Signed { digest, signature });
         }
         let mut accepted = BTreeSet::new();
-        if votes && deciding.acceptor.accept(term, outcome.clone()).is_ok() {
+        if votes {
+            if deciding.acceptor.accept(term, outcome.clone()).is_err() {
+                // It promised a higher term, so this one is over: nobody may count this node's vote.
+                return;
+            }
             accepted.insert(me);
         }
         deciding.lead = Lead::Accept {
@@ -572,7 +576,7 @@ impl Coordinator {
     }
 
     /// Decides the entry once a quorum of the voters has accepted it; every next member holds its
-    /// data.
+    /// data. If the others' words came first, this node still tells those that do not vote.
     pub(super) fn decide_when_accepted(&mut self, out: &mut Outbox<Effect>) {
         let (Some(history), Some(deciding)) = (&self.history, &self.deciding) else {
             return;
@@ -588,7 +592,11 @@ impl Coordinator {
         else {
             return;
         };
-        if deciding.decided.is_some() || !self.is_quorum(accepted.iter().copied()) {
+        let is_known = match &deciding.decided {
+            Some(decided) => decided.digest() == *digest,
+            None => self.is_quorum(accepted.iter().copied()),
+        };
+        if !is_known {
             return;
         }
         let place = self.place_of(*term, *attempt);

@@ -84,6 +84,23 @@ fn a_voter_decides_once_all_that_live_voted_for_its_entry() {
     assert!(!applies(&member.lose(&[3, 4], true)));
 }
 
+/// The votes of nodes 4 and 5 went to the others faster than to their leader, node 1. Joining nodes
+/// and those that do not vote learn the decision from it alone.
+#[test]
+fn a_leader_that_the_others_overtook_tells_the_decision() {
+    let mut leader = Bench::with(&[1, 2, 3, 4, 5], 1, doubts);
+    leader.lead(contribution().spec);
+    let entry = leader.entry_of(&leader.list());
+    leader.hear(2, accepted(&entry));
+    leader.hear_decision(2, entry.clone());
+    let believed = leader.hear_decision(3, entry);
+    assert!(applies(&believed), "{believed:?}");
+    assert!(
+        says!(believed, to 5, Message::Decide { .. }),
+        "{believed:?}"
+    );
+}
+
 /// Node 3 voted for the entry under the first term. Nodes 1 and 2 vote for it under a higher one.
 /// Under neither are they a quorum: another entry may be chosen still.
 #[test]
