@@ -470,13 +470,13 @@ impl Controller for Delivery {
             acked_sent: self.acked_sent,
         });
         if self.marks.len() >= MARKS_MAX {
-            // The newest mark stays, so that the next ones are as far apart.
-            let mut keep = self.marks.len() % 2 == 0;
+            // Their number is even, so the newest mark stays, and the next is as far from it.
+            let mut keep = true;
             self.marks.retain(|_| {
                 keep = !keep;
                 keep
             });
-            self.mark_every *= 2;
+            self.mark_every = self.mark_every.saturating_mul(2);
         } else if self.marks.len() < MARKS_MAX / 8 {
             self.mark_every = (self.mark_every / 2).max(1);
         }
