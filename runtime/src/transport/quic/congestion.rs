@@ -45,6 +45,9 @@ const BATCH_TIME_MIN: Duration = ACK_DELAY_MAX;
 /// Window at least, once the rate is known, in units of the initial one. Acknowledgements may wait
 /// behind values that come the other way, which no round trip of an empty path shows.
 const KNOWN_SHARE: f64 = 0.5;
+/// Time for which the window lasts at least then, if the initial one does. Neither end of a fast
+/// path always runs at once.
+const KNOWN_TIME: Duration = Duration::from_millis(3);
 /// Growth of the rate in one round trip that counts as quick.
 const START_GROWTH: f64 = 1.25;
 /// Round trips without quick growth after which the rate counts as known.
@@ -439,7 +442,10 @@ impl Delivery {
         let window = gain * held + batch + spare;
         match self.phase {
             Phase::Start { .. } => window.max(initial),
-            Phase::Known { .. } => window.max(initial * KNOWN_SHARE),
+            Phase::Known { .. } => {
+                let lasting = self.rate() * KNOWN_TIME.as_secs_f64();
+                window.max(lasting.clamp(initial * KNOWN_SHARE, initial))
+            }
         }
     }
 
