@@ -20,7 +20,6 @@
 //!
 //! No I/O and no clock: every time comes from quinn.
 
-use super::settings::ACK_DELAY_MAX;
 use quinn::congestion::{Controller, ControllerFactory};
 use quinn_proto::RttEstimator;
 use std::any::Any;
@@ -40,8 +39,9 @@ const SPARE_PACKETS: u64 = 16;
 /// Most bytes for batches of acknowledgements, in units of what the path holds; but the initial
 /// window is allowed.
 const BATCH_MAX: f64 = 0.5;
-/// Time over which a batch is looked for, if the shortest round trip is shorter.
-const BATCH_TIME_MIN: Duration = ACK_DELAY_MAX;
+/// Time over which a batch is looked for, if the shortest round trip is shorter: that for which a
+/// peer may hold an acknowledgement back.
+const BATCH_TIME_MIN: Duration = Duration::from_millis(5);
 /// Window at least, once the rate is known, in units of the initial one. Acknowledgements may wait
 /// behind values that come the other way, which no round trip of an empty path shows.
 const KNOWN_SHARE: f64 = 0.5;

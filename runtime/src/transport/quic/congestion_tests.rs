@@ -1,6 +1,7 @@
 //! The controller over simulated links: a queue in front of a line, a delay, and losses.
 #![allow(clippy::unwrap_used)]
 
+use super::super::settings::ACK_DELAY_MAX;
 use super::*;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
