@@ -1,10 +1,10 @@
 //! Rules for believing a decision. No single node says alone what was decided, or that later rounds
 //! were.
 //!
-//! A voter applies an entry by itself once a quorum voted for it, as far as the votes came here, and every
-//! member that lives and votes voted for it too. Votes travel beside those to the leader (`votes`),
-//! so in a steady round a member that votes knows the decision as soon as the leader does, and also
-//! if the leader dies then. Votes count together only under one term, like a leader's (Paxos).
+//! A voter applies an entry without being told once a quorum voted for it under one term (Paxos),
+//! as far as the votes came here, and every member that lives and votes did too. Votes go to
+//! everybody (`votes`). So in a steady round a voter knows the decision about as soon as the leader
+//! does, and also if the leader dies then.
 //!
 //! If votes are missing, a member believes a decision of which it is told if a quorum voted for it
 //! and [`VOTES_WAIT`](super::VOTES_WAIT) has passed. If two other nodes say what was decided, one of

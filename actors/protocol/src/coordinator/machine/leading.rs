@@ -507,7 +507,7 @@ impl Coordinator {
         let mut accepted = BTreeSet::new();
         if votes {
             if deciding.acceptor.accept(term, outcome.clone()).is_err() {
-                // It promised a higher term, so this one is over: nobody may count this node's vote.
+                // It promised a higher term, so nobody may count its vote under this one.
                 return;
             }
             accepted.insert(me);
