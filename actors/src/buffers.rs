@@ -24,7 +24,8 @@ compile_error!(
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("models have up to 2^61 values, which 32 bits cannot count: 64-bit targets only");
 
-/// Allocator of special memory for buffers: page-locked, for a GPU.
+/// Allocator of other memory for buffers: page-locked, for a GPU, or pages of their own, which the
+/// system gets back.
 pub trait Memory: Send + Sync + fmt::Debug {
     /// Allocates zeros; `None` if no such memory is left, in which case the buffer comes from the
     /// normal allocator.
@@ -88,6 +89,8 @@ struct SameLength {
     values: Vec<Values>,
     /// Number of the last take that asked for this length.
     asked: u64,
+    /// The fewest that there were since [`Pool::release_unused`]: so many, nobody has needed.
+    fewest: usize,
 }
 
 impl Spare {
@@ -95,9 +98,24 @@ impl Spare {
         self.takes += 1;
         let of_length = self.by_length.entry(length).or_default();
         of_length.asked = self.takes;
-        let reused = of_length.values.pop()?;
-        self.elements -= length;
-        Some(reused)
+        let reused = of_length.values.pop();
+        of_length.fewest = of_length.fewest.min(of_length.values.len());
+        if reused.is_some() {
+            self.elements -= length;
+        }
+        reused
+    }
+
+    /// Removes and returns the values that nobody has needed since this was last called.
+    fn unused(&mut self) -> Vec<Values> {
+        let mut unused = Vec::new();
+        for same in self.by_length.values_mut() {
+            let most = same.fewest.min(same.values.len());
+            unused.extend(same.values.drain(..most));
+            same.fewest = same.values.len();
+        }
+        self.elements -= unused.iter().map(Values::len).sum::<usize>();
+        unused
     }
 
     /// Keeps values for reuse. If there is no room, drops spare values of lengths that were asked
@@ -159,6 +177,15 @@ impl Pool {
     /// Sets the most elements kept for reuse.
     pub fn keep_at_most(&self, elements: usize) {
         self.spare().elements_max = elements;
+    }
+
+    /// Frees the spare buffers that nobody has needed since this was last called. A program that
+    /// computes for long between two rounds gets its memory back so; one whose rounds follow each
+    /// other keeps what they need.
+    pub fn release_unused(&self) {
+        // Freed outside the lock, because returning memory to the system is slow.
+        let unused = self.spare().unused();
+        drop(unused);
     }
 
     /// A buffer of `length` elements with unspecified contents.

@@ -7,10 +7,10 @@ mod testing;
 use crate::admin;
 use crate::changes::SettingError;
 use crate::checkpoints::Checkpoints;
-use crate::config::{Config, ignored_variables};
+use crate::config::{Config, DeviceName, ignored_variables};
 use crate::connection::{Connected, Network, connect};
 use crate::credentials;
-use crate::device::{self, Devices};
+use crate::device::{self, Devices, release_spares};
 use crate::error::{SpawnError, WorkerError};
 use crate::executor::{Executor, beside};
 use crate::last_report::Reporter;
@@ -124,6 +124,12 @@ impl Runtime {
         executor
             .handle()
             .spawn(admin::dump_on_sigusr1(Arc::clone(&context)));
+        // Page-locked memory is kept: to allocate it anew takes longer than a round.
+        if config.device == DeviceName::Cpu {
+            executor
+                .handle()
+                .spawn(release_spares(Arc::downgrade(&context.pool)));
+        }
         let taken = Mutex::new(vec![false; context.settings.workers]);
         // Nobody but a launcher reads the last report.
         let told = config

@@ -106,6 +106,24 @@ fn lengths_that_nobody_asks_for_make_room() {
 }
 
 #[test]
+fn spares_that_nobody_needs_for_a_while_are_freed() {
+    let pool = Pool::new();
+    pool.keep_at_most(64);
+    let kept = || pool.spare.lock().elements;
+    drop((pool.take(8), pool.take(8), pool.take(4)));
+    pool.release_unused();
+    assert_eq!(kept(), 20, "they were in use since the last time");
+    let _one = pool.take(8);
+    pool.release_unused();
+    assert_eq!(kept(), 0, "one of 8 and that of 4 were never taken");
+    drop(pool.take(8));
+    pool.release_unused();
+    assert_eq!(kept(), 8);
+    pool.release_unused();
+    assert_eq!(kept(), 0);
+}
+
+#[test]
 fn pieces_are_copied_across_their_borders() {
     let pool = Pool::new();
     let mut assembled = ChunkedBuffer::default();

@@ -5,6 +5,8 @@ pub mod cpu;
 pub mod host;
 mod mixing;
 mod open;
+mod pages;
 
 pub use open::DeviceError;
 pub(crate) use open::{Devices, open};
+pub(crate) use pages::release_spares;

@@ -53,7 +53,7 @@ pub(crate) fn open(config: &Config) -> Result<Devices, DeviceError> {
             Ok(Devices {
                 each,
                 collective,
-                pool: Pool::new(),
+                pool: super::pages::pool(),
                 names: vec!["cpu".to_owned(); workers],
             })
         }
