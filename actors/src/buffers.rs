@@ -89,7 +89,7 @@ struct SameLength {
     values: Vec<Values>,
     /// Number of the last take that asked for this length.
     asked: u64,
-    /// The fewest that there were since [`Pool::release_unused`]: so many, nobody has needed.
+    /// The fewest spares since [`Pool::release_unused`]. Nobody has needed that many.
     fewest: usize,
 }
 
@@ -110,8 +110,7 @@ impl Spare {
     fn unused(&mut self) -> Vec<Values> {
         let mut unused = Vec::new();
         for same in self.by_length.values_mut() {
-            let most = same.fewest.min(same.values.len());
-            unused.extend(same.values.drain(..most));
+            unused.extend(same.values.drain(..same.fewest));
             same.fewest = same.values.len();
         }
         self.elements -= unused.iter().map(Values::len).sum::<usize>();
@@ -139,6 +138,7 @@ impl Spare {
             };
             match same.values.pop() {
                 Some(spare) => {
+                    same.fewest = same.fewest.min(same.values.len());
                     self.elements -= spare.len();
                     gone.push(spare);
                 }
@@ -174,9 +174,10 @@ impl Pool {
         })
     }
 
-    /// Sets the most elements kept for reuse.
+    /// Raises the most elements kept for reuse to this. It never falls.
     pub fn keep_at_most(&self, elements: usize) {
-        self.spare().elements_max = elements;
+        let mut spare = self.spare();
+        spare.elements_max = spare.elements_max.max(elements);
     }
 
     /// Frees the spare buffers that nobody has needed since this was last called. A program that

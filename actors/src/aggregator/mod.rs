@@ -269,16 +269,15 @@ impl AggregatorState {
             None
         };
         let settings = &self.context.settings;
-        if spec.kind == RoundKind::Bootstrap {
-            let gossip = if matches!(settings.algorithm.base, Base::Sgp(_)) {
-                SPARE_GOSSIP_MODELS_MAX
-            } else {
-                0
-            };
-            self.context
-                .pool
-                .keep_at_most((SPARE_MODELS_MAX + gossip) * frozen.values().len());
-        }
+        // At every contribution: a node that joins contributes to no bootstrap.
+        let gossip = if matches!(settings.algorithm.base, Base::Sgp(_)) {
+            SPARE_GOSSIP_MODELS_MAX
+        } else {
+            0
+        };
+        self.context
+            .pool
+            .keep_at_most((SPARE_MODELS_MAX + gossip) * frozen.values().len());
         let rates = if settings.algorithm.orders_by_rate() {
             self.context.rates.read()
         } else {

@@ -124,6 +124,25 @@ fn spares_that_nobody_needs_for_a_while_are_freed() {
 }
 
 #[test]
+fn spares_that_made_room_for_others_were_not_there_all_the_time() {
+    let pool = Pool::new();
+    pool.keep_at_most(20);
+    let kept = || pool.spare.lock().elements;
+    let fives: Vec<Buffer> = (0..4).map(|_| pool.take(5)).collect();
+    let others: Vec<Buffer> = (0..3).map(|_| pool.take(5)).collect();
+    drop(fives);
+    pool.release_unused();
+    // Two of the four make room, and buffers of the same length come back after that.
+    drop(pool.take(10));
+    assert_eq!(kept(), 20);
+    drop(pool.take(10));
+    pool.spare.lock().elements_max = 35;
+    drop(others);
+    pool.release_unused();
+    assert_eq!(kept(), 25, "only two fives were there all the time");
+}
+
+#[test]
 fn pieces_are_copied_across_their_borders() {
     let pool = Pool::new();
     let mut assembled = ChunkedBuffer::default();

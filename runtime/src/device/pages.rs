@@ -11,14 +11,17 @@ use std::time::Duration;
 /// Values of a buffer from which on it has pages of its own (64 KiB). A smaller one would waste a
 /// part of its last page, and costs more system calls than it is worth.
 const OWN_PAGES_MIN: usize = 16 * 1024;
-/// Bytes of a page, and of a line of the cache. Where they are others, passes over memory are only
-/// a little slower.
+/// Bytes of a page, and of a line of the cache. Where pages are larger, each buffer takes up to one
+/// of those more.
 const PAGE: usize = 4096;
 const LINE: usize = 64;
-/// So many lines further than the buffer before does a buffer begin in its first page. If all began
-/// at the same place, a pass over several of them would be slower: an exact average between
-/// processes of one machine took 5 % more.
+/// A buffer begins this many lines later in its first page than the one before. If all began at the
+/// same place, a pass over several of them would be slower: an exact average between processes of
+/// one machine took 5 % more.
 const LINES_FURTHER: usize = 5;
+/// Buffers with pages of their own at most. Linux allows a process 65,530 mappings, and refuses all
+/// others then; further buffers come from the allocator.
+const MAPPINGS_MAX: usize = 16 * 1024;
 /// How often spare buffers are freed that nobody needed since the last time.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(3);
 
@@ -27,21 +30,24 @@ const RELEASE_INTERVAL: Duration = Duration::from_secs(3);
 pub(super) struct Pages {
     /// Buffers so far.
     allocated: AtomicUsize,
+    /// Those that live.
+    mapped: Arc<AtomicUsize>,
 }
 
 impl Memory for Pages {
     fn allocate(&self, elements: usize) -> Option<Box<dyn Block>> {
-        if elements < OWN_PAGES_MIN {
+        if elements < OWN_PAGES_MIN || self.mapped.load(Ordering::Relaxed) >= MAPPINGS_MAX {
             return None;
         }
         let bytes = elements.checked_mul(size_of::<f32>())?;
         let whole = bytes.checked_add(PAGE)?;
         let before = self.allocated.fetch_add(LINES_FURTHER, Ordering::Relaxed);
         let begin = before % (PAGE / LINE) * LINE;
-        // Filled at once: a fault for each page takes longer. Without room for another mapping the
-        // allocator may still have some.
+        // Linux fills them at once: a fault for each page takes longer.
         let mapped = MmapOptions::new().len(whole).populate().map_anon().ok()?;
+        self.mapped.fetch_add(1, Ordering::Relaxed);
         Some(Box::new(Mapped {
+            mapped: Arc::clone(&self.mapped),
             pages: mapped,
             used: begin..begin + bytes,
         }))
@@ -51,9 +57,16 @@ impl Memory for Pages {
 /// The pages of one buffer.
 #[derive(Debug)]
 struct Mapped {
+    mapped: Arc<AtomicUsize>,
     pages: MmapMut,
     /// The bytes of the values, at a whole line.
     used: Range<usize>,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.mapped.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Block for Mapped {
@@ -75,7 +88,8 @@ pub(crate) async fn release_spares(pool: Weak<Pool>) {
         };
         // To return gigabytes to the system takes hundreds of milliseconds.
         let released = tokio::task::spawn_blocking(move || pool.release_unused()).await;
-        if released.is_err() {
+        if let Err(error) = released {
+            tracing::warn!(%error, "spare memory is no longer freed");
             return;
         }
     }
@@ -112,6 +126,16 @@ mod tests {
             .collect();
         assert!(places.iter().all(|place| place % LINE == 0));
         assert!(places.windows(2).all(|two| two[0] != two[1]));
+    }
+
+    #[test]
+    fn there_are_only_so_many_mappings() {
+        let pages = Pages::default();
+        pages.mapped.store(MAPPINGS_MAX - 1, Ordering::Relaxed);
+        let last = pages.allocate(OWN_PAGES_MIN);
+        assert!(last.is_some() && pages.allocate(OWN_PAGES_MIN).is_none());
+        drop(last);
+        assert!(pages.allocate(OWN_PAGES_MIN).is_some());
     }
 
     #[test]
