@@ -22,8 +22,10 @@ const LINES_FURTHER: usize = 5;
 /// Buffers with pages of their own at most. Linux allows a process 65,530 mappings, and refuses all
 /// others then; further buffers come from the allocator.
 const MAPPINGS_MAX: usize = 16 * 1024;
-/// How often spare buffers are freed that nobody needed since the last time.
-const RELEASE_INTERVAL: Duration = Duration::from_secs(3);
+/// How often spare buffers are freed that nobody needed since the last time. To fill new pages makes
+/// the next round longer, by some tenths of a second for each GiB, which must stay a small part of
+/// the time between rounds.
+const RELEASE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Such memory.
 #[derive(Debug, Default)]
