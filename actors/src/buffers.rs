@@ -24,8 +24,8 @@ compile_error!(
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("models have up to 2^61 values, which 32 bits cannot count: 64-bit targets only");
 
-/// Allocator of other memory for buffers: page-locked, for a GPU, or pages of their own, which the
-/// system gets back.
+/// Allocator of memory for buffers in place of the normal one. It is page-locked for a GPU; on CPUs
+/// each large buffer has pages of its own, which the system gets back.
 pub trait Memory: Send + Sync + fmt::Debug {
     /// Allocates zeros; `None` if no such memory is left, in which case the buffer comes from the
     /// normal allocator.
@@ -180,9 +180,9 @@ impl Pool {
         spare.elements_max = spare.elements_max.max(elements);
     }
 
-    /// Frees the spare buffers that nobody has needed since this was last called. A program that
-    /// computes for long between two rounds gets its memory back so; one whose rounds follow each
-    /// other keeps what they need.
+    /// Frees the spare buffers that nobody has needed since this was last called. So a program that
+    /// computes for long between two rounds gets its memory back. One whose rounds follow each other
+    /// keeps what they need.
     pub fn release_unused(&self) {
         // Freed outside the lock, because returning memory to the system is slow.
         let unused = self.spare().unused();

@@ -124,7 +124,7 @@ impl Runtime {
         executor
             .handle()
             .spawn(admin::dump_on_sigusr1(Arc::clone(&context)));
-        // Page-locked memory is kept: to allocate it anew takes longer than a round.
+        // Page-locked memory is kept: a driver takes long to allocate it anew.
         if config.device == DeviceName::Cpu {
             executor
                 .handle()

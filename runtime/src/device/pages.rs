@@ -22,12 +22,12 @@ const LINES_FURTHER: usize = 5;
 /// Buffers with pages of their own at most. Linux allows a process 65,530 mappings, and refuses all
 /// others then; further buffers come from the allocator.
 const MAPPINGS_MAX: usize = 16 * 1024;
-/// How often spare buffers are freed that nobody needed since the last time. To fill new pages makes
-/// the next round longer, by some tenths of a second for each GiB, which must stay a small part of
-/// the time between rounds.
+/// How often spare buffers are freed that nobody needed since the last time. The next round then
+/// fills new pages, which takes a tenth of a second or more for each GiB. That must stay a small
+/// part of the time between rounds.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Such memory.
+/// Allocates each buffer in pages of its own.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     /// Buffers so far.
@@ -88,7 +88,7 @@ pub(crate) async fn release_spares(pool: Weak<Pool>) {
         let Some(pool) = pool.upgrade() else {
             return;
         };
-        // To return gigabytes to the system takes hundreds of milliseconds.
+        // To return gigabytes to the system takes too long for the executor's threads.
         let released = tokio::task::spawn_blocking(move || pool.release_unused()).await;
         if let Err(error) = released {
             tracing::warn!(%error, "spare memory is no longer freed");
