@@ -5,8 +5,8 @@
 //! it is a quarter larger. If the path has rate to spare, the quarter is delivered too, and the
 //! window grows quickly until the rate does not. Otherwise the quarter waits in a queue, which the
 //! next round trip drains. The few packets are as many for every connection, so that connections
-//! with one queue slowly come to have equal shares of its line. A connection that has little to send keeps
-//! its window: nodes send much at once, and then compute.
+//! with one queue slowly come to have equal shares of its line. A connection that has little to send
+//! keeps its window: nodes send much at once, and then compute.
 //!
 //! A rate is taken over the longer of two times: that in which packets were sent, and that in which
 //! they were acknowledged. If a receiver or a router is busy for a while and then acknowledges much
