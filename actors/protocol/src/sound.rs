@@ -25,10 +25,12 @@ pub const GOSSIP_MAX: f32 = 16.0 * SENT_MAX;
 /// Largest magnitude of a value in a contribution, to which a node adds the messages of all other
 /// members that have arrived: 2⁹⁶. The sum of [`MEMBERS_MAX`] contributions is below 2¹⁰⁸.
 pub const CONTRIBUTION_MAX: f32 = MEMBERS_MAX as f32 * GOSSIP_MAX;
-/// Largest magnitude of a value in a sum of so many contributions, as a relay sends it.
+/// Largest magnitude of a value in a sum of so many contributions, as a relay sends it: twice what
+/// they add up to, since the encoding of the sum may round it up. All sums of one round stay below
+/// 2¹⁰⁹.
 #[must_use]
 pub fn sum_max(contributions: usize) -> f32 {
-    contributions as f32 * CONTRIBUTION_MAX
+    2.0 * contributions as f32 * CONTRIBUTION_MAX
 }
 
 /// Largest push-sum weight of one node: the weights of all members sum up to their number.

@@ -4,27 +4,34 @@
 use super::opening::open;
 use super::reduce::{Expected, OwnContribution, Sources, gather};
 use super::transfer::Broken;
-use crate::buffers::chunks;
+use crate::buffers::{Buffer, ChunkedBuffer, chunks};
 use crate::context::NodeContext;
-use crate::data::{Buffers, Coding};
+use crate::data::{Buffers, Coding, Update};
 use crate::ports::transport::{BulkError, BulkSender};
-use slowmo_protocol::algorithm::WireType;
+use bytes::Bytes;
+use parking_lot::Mutex;
 use slowmo_protocol::ident::NodeId;
 use slowmo_protocol::node::GroupSum;
 use slowmo_protocol::wire::{Bulk, ContributionHeader};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The streams of the sums that are not finished, by owner.
 pub type SumStreams = BTreeMap<NodeId, Box<dyn BulkSender>>;
 
+/// What the encoding of sums dropped, by the first element of the chunk.
+pub type Dropped = Mutex<ChunkedBuffer>;
+
 /// Sums up and sends, for one owner after the other in ascending id. `own` is this node's
-/// contribution, if it contributes. After an error the unfinished streams are left to the caller.
+/// contribution, if it contributes. `dropped` gets the rounding errors of each chunk before the
+/// chunk is sent, so it has all of them when the round is decided. After an error the unfinished
+/// streams are left to the caller.
 pub async fn sum(
     context: &NodeContext,
     sum: GroupSum<Buffers>,
     coding: Option<&Coding>,
     own: Option<OwnContribution>,
-    streams: &mut SumStreams,
+    (streams, dropped): (&mut SumStreams, &Dropped),
 ) -> Result<(), Broken> {
     let GroupSum {
         plan,
@@ -37,7 +44,7 @@ pub async fn sum(
     let content = Bulk::Partial(ContributionHeader {
         spec: plan.spec,
         weight,
-        wire: WireType::Float32,
+        wire: expected.wire,
     });
     // All begin before any value is sent: an owner reads nothing before all its streams have begun.
     for owner in plan.sums_for() {
@@ -55,13 +62,29 @@ pub async fn sum(
                 streams.insert(owner, stream);
                 return Err(error);
             }
-            let sent = stream.send(chunk.freeze().bytes(0..range.len())).await;
+            let bytes = encode(coding, chunk, &range, dropped);
+            let sent = stream.send(bytes).await;
             sent.map_err(|error| broken(owner, &error))?;
         }
         let finished = stream.finish().await;
         finished.map_err(|error| broken(owner, &error))?;
     }
     sources.end().await
+}
+
+/// The bytes of a summed chunk.
+fn encode(
+    coding: Option<&Coding>,
+    chunk: Buffer,
+    range: &Range<usize>,
+    into: &Dropped,
+) -> Bytes {
+    let Some(coding) = coding else {
+        return chunk.freeze().bytes(0..range.len());
+    };
+    let Update { bytes, dropped } = coding.sum(&chunk, range);
+    into.lock().insert(range.start, dropped.freeze());
+    bytes
 }
 
 fn broken(owner: NodeId, error: &BulkError) -> Broken {

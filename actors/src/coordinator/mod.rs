@@ -30,7 +30,7 @@ pub use outlets::PUBLISH_WINDOW_CHUNKS;
 
 use crate::buffers::ChunkedBuffer;
 use crate::context::{MAILBOX_CREDITS_MAX, NodeContext};
-use crate::data::{Buffers, Coding, ErrorFeedback, FrozenContribution, is_encoded};
+use crate::data::{Buffers, Coding, ErrorFeedback, FrozenContribution, RoundingErrors, is_encoded};
 use crate::messages::{CoordinatorMessage, Inspection, Told};
 use crate::ports::recorder::QueueUse;
 use crate::status::{Awaited, MemberState};
@@ -452,15 +452,7 @@ impl CoordinatorState {
         } else {
             None
         };
-        self.carry(
-            plan,
-            movements
-                .as_ref()
-                .and_then(|movements| movements.coding.as_ref()),
-            own,
-            &rest.owed,
-            values,
-        );
+        self.carry(plan, movements.as_ref(), own, &rest.owed, values);
         movements.into_iter().for_each(Movements::finish);
         let published = self.context.clock.now().since(self.publishes_since);
         let gossips = matches!(self.context.settings.algorithm.base, Base::Sgp(_));
@@ -520,7 +512,7 @@ impl CoordinatorState {
     fn carry(
         &mut self,
         plan: &Plan,
-        coding: Option<&Coding>,
+        movements: Option<&Movements>,
         own: Option<&FrozenContribution>,
         owed: &ChunkedBuffer,
         values: &ChunkedBuffer,
@@ -533,12 +525,17 @@ impl CoordinatorState {
             self.carried = ErrorFeedback::default();
             return;
         }
-        match coding {
-            Some(coding) => self.carried.renew(
+        let encoded = movements
+            .and_then(|movements| Some((movements.coding.as_ref()?, movements.dropped.lock())));
+        match encoded {
+            Some((coding, dropped)) => self.carried.renew(
                 plan,
                 coding,
                 own.and_then(|own| own.encoder.as_deref()),
-                owed,
+                RoundingErrors {
+                    of_own_shards: owed,
+                    of_sums: &dropped,
+                },
                 values,
             ),
             None => self.carried.begin(values),

@@ -1,7 +1,7 @@
 //! The data movements of one attempt: tasks that send, receive and average, and report to the
 //! coordinator.
 
-use super::group_sum::{self, SumStreams};
+use super::group_sum::{self, Dropped, SumStreams};
 use super::opening::open;
 use super::outlets::Outlets;
 use super::reduce::{self, OwnContribution, Work};
@@ -39,6 +39,8 @@ pub struct Movements {
     plan: Arc<Plan>,
     /// Encoding of the parameters between participants; `None` for float32.
     pub coding: Option<Coding>,
+    /// Rounding errors of the sums that this node sends as a relay.
+    pub dropped: Arc<Dropped>,
     /// How many of the model's values are parameters.
     model_parameters: usize,
     /// The view of the round, which names the owners' keys.
@@ -69,6 +71,7 @@ impl Movements {
             actor,
             plan,
             coding,
+            dropped: Arc::default(),
             model_parameters,
             view,
             span,
@@ -124,11 +127,13 @@ impl Movements {
         let own = own.map(OwnContribution::of);
         let context = Arc::clone(&self.context);
         let coding = self.coding.clone();
+        let dropped = Arc::clone(&self.dropped);
         let span = tracing::debug_span!(parent: &self.span, "sum");
         let reporter = self.reporter();
         self.spawn(span, async move {
             let mut streams = SumStreams::new();
-            let summed = group_sum::sum(&context, sum, coding.as_ref(), own, &mut streams).await;
+            let into = (&mut streams, &*dropped);
+            let summed = group_sum::sum(&context, sum, coding.as_ref(), own, into).await;
             if let Err(broken) = summed {
                 reporter.report(broken.into());
                 hold(streams).await;

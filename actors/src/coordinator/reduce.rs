@@ -79,7 +79,7 @@ pub enum Source {
     Own(OwnContribution),
     /// Another node's contribution.
     Stream(NodeId, Arrived),
-    /// The sum of so many contributions of another group, from its relay: float32.
+    /// The sum of so many contributions of another group, from its relay.
     Sum(NodeId, Arrived, usize),
 }
 
@@ -349,16 +349,11 @@ pub fn gather(
             _ => return Err(Broken::Stream(node)),
         };
         let ContributionHeader { weight, wire, .. } = header;
-        let expected_wire = if is_sum {
-            WireType::Float32
-        } else {
-            expected.wire
-        };
-        if wire != expected_wire {
+        if wire != expected.wire {
             tracing::warn!(
                 %node,
                 ?wire,
-                ?expected_wire,
+                expected_wire = ?expected.wire,
                 "a contribution is encoded in another way than this round's"
             );
             return Err(Broken::Stream(node));
@@ -402,8 +397,7 @@ impl Sources {
         coding: Option<&Coding>,
         sources: Vec<Source>,
     ) -> Self {
-        let is_plain = |source: &Source| coding.is_none() || matches!(source, Source::Sum(..));
-        let plain = if sources.iter().any(is_plain) {
+        let plain = if coding.is_none() {
             CHUNK_ELEMENTS.min(plan.layout.elements())
         } else {
             0
@@ -429,11 +423,11 @@ impl Sources {
                 values: chunk.values_mut(),
                 first: index == 0,
             };
-            match (coding, &*source) {
-                (Some(coding), Source::Own(_) | Source::Stream(..)) => {
+            match coding {
+                Some(coding) => {
                     add_difference(source, coding, range, sum, &mut self.encoded).await?;
                 }
-                _ => add(source, range, sum, (&mut self.plain, self.most)).await?,
+                None => add(source, range, sum, (&mut self.plain, self.most)).await?,
             }
         }
         Ok(())
@@ -501,21 +495,21 @@ async fn add_difference(
     sum: Sum<'_>,
     scratch: &mut [u8],
 ) -> Result<(), Broken> {
-    match source {
-        Source::Own(OwnContribution {
-            encoder: Some(encoder),
-            ..
-        }) => coding.own_difference(encoder, range, sum),
-        // An own contribution without an encoder was refused, and sums are not encoded.
-        Source::Own(_) | Source::Sum(..) => {}
-        Source::Stream(node, arrived) => {
-            let read = coding
-                .read_difference(&mut *arrived.stream, range, sum, scratch)
-                .await;
-            read.map_err(|error| Broken::reading(*node, &error))?;
+    let (node, arrived, most) = match source {
+        Source::Own(own) => {
+            // One without an encoder was refused.
+            if let Some(encoder) = &own.encoder {
+                coding.own_difference(encoder, range, sum);
+            }
+            return Ok(());
         }
-    }
-    Ok(())
+        Source::Stream(node, arrived) => (*node, arrived, CONTRIBUTION_MAX),
+        Source::Sum(node, arrived, contributions) => (*node, arrived, sum_max(*contributions)),
+    };
+    let read = coding
+        .read_difference(&mut *arrived.stream, range, sum, (scratch, most))
+        .await;
+    read.map_err(|error| Broken::reading(node, &error))
 }
 
 async fn read(node: NodeId, arrived: &mut Arrived, into: &mut [u8]) -> Result<(), Broken> {

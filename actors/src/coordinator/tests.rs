@@ -117,7 +117,7 @@ fn arrived(content: Bulk) -> Arrived {
 }
 
 #[test]
-fn a_sum_has_the_weight_of_its_contributions_and_is_float32() {
+fn a_sum_has_the_weight_of_its_contributions_and_is_encoded_like_them() {
     let expected = Expected {
         wire: WireType::Int8,
         unit_weights: true,
@@ -135,8 +135,8 @@ fn a_sum_has_the_weight_of_its_contributions_and_is_float32() {
         });
         let gathered = gather(ME, None, vec![arrived(content)], &expected, &counts);
         let refused = match (wire, weight) {
-            (WireType::Float32, 2.0) => None,
-            (WireType::Float32, _) => Some(Broken::Unsound(OTHER, Unsound::Weight(weight))),
+            (WireType::Int8, 2.0) => None,
+            (WireType::Int8, _) => Some(Broken::Unsound(OTHER, Unsound::Weight(weight))),
             _ => Some(Broken::Stream(OTHER)),
         };
         assert_eq!(gathered.err(), refused);
@@ -253,7 +253,7 @@ async fn an_owner_reads_of_others_what_it_reads_of_itself() {
                     values: &mut read,
                     first: false,
                 },
-                &mut scratch,
+                (&mut scratch, CONTRIBUTION_MAX),
             )
             .await
             .unwrap();
@@ -303,6 +303,43 @@ async fn an_update_is_what_its_owner_has_afterwards() {
     }
 }
 
+#[tokio::test]
+async fn an_owner_reads_of_a_sum_all_but_what_its_relay_keeps() {
+    let plan = plan();
+    let pool = Pool::new();
+    let coding = coding(&carried(&pool, |index| 0.01 * index as f32), &pool);
+    let mut scratch = coding.scratch();
+    for range in plan
+        .layout
+        .shards()
+        .flat_map(|shard| chunks(plan.layout.range(shard)))
+    {
+        // Of a magnitude that no single contribution may have.
+        let unit = 0.01 * CONTRIBUTION_MAX;
+        let mut summed = pool.take(range.len());
+        let of = |offset: usize| unit * (110.0 + ((range.start + offset) % 17) as f32);
+        (0..range.len()).for_each(|offset| summed.values_mut()[offset] = of(offset));
+        let Update { bytes, dropped } = coding.sum(&summed, &range);
+        let mut read = vec![0.0; range.len()];
+        let mut sum = |most, read: &mut [f32]| {
+            let mut stream = Whole(bytes.clone());
+            let values = Sum {
+                values: read,
+                first: true,
+            };
+            let into = (&mut scratch[..], most);
+            futures_executor::block_on(coding.read_difference(&mut stream, &range, values, into))
+        };
+        assert!(sum(CONTRIBUTION_MAX, &mut read).is_err());
+        sum(sum_max(2), &mut read).unwrap();
+        for (offset, value) in read.iter().enumerate() {
+            let kept = dropped.values().get(offset).copied().unwrap_or(0.0);
+            let missing = (value + kept - of(offset)).abs();
+            assert!(missing <= 1e-6 * of(offset), "{offset}: {missing}");
+        }
+    }
+}
+
 #[test]
 fn a_residual_counts_once_the_round_is_decided_with_it() {
     let plan = plan();
@@ -332,7 +369,12 @@ fn a_residual_counts_once_the_round_is_decided_with_it() {
     };
     // Decided without it: what was owed stays; then with it, but for the shard that this node
     // published.
-    carried.renew(&plan, &before, None, &ChunkedBuffer::default(), &decided);
+    let none = ChunkedBuffer::default();
+    let no_errors = RoundingErrors {
+        of_own_shards: &none,
+        of_sums: &none,
+    };
+    carried.renew(&plan, &before, None, no_errors, &decided);
     assert!(
         first(range.clone(), &coding(&carried, &pool))
             .iter()
@@ -343,10 +385,20 @@ fn a_residual_counts_once_the_round_is_decided_with_it() {
     let mut owed = pool.take(published.len());
     owed.values_mut().fill(7.0);
     part.insert(published.start, owed.freeze());
-    carried.renew(&plan, &before, Some(&encoder), &part, &decided);
+    // It also sent a sum of the first shard as a relay.
+    let mut lost = pool.take(range.len());
+    lost.values_mut().fill(3.0);
+    let mut sums = ChunkedBuffer::default();
+    sums.insert(range.start, lost.freeze());
+    let errors = RoundingErrors {
+        of_own_shards: &part,
+        of_sums: &sums,
+    };
+    carried.renew(&plan, &before, Some(&encoder), errors, &decided);
     let now = coding(&carried, &pool);
     let owed = first(range.clone(), &now);
-    assert!(owed[0].abs() < 1e-6 && owed[1].abs() > 5e-4, "{owed:?}");
+    assert!((owed[0] - 3.0).abs() < 1e-6, "{owed:?}");
+    assert!((owed[1] - 3.0).abs() > 5e-4, "{owed:?}");
     assert!(first(published, &now).iter().all(|owed| *owed == 7.0));
     assert!(
         !encoder.is_of(&now),

@@ -1,9 +1,10 @@
 //! Encoding of a round's parameters if they do not travel as float32 (`round_wire`): they travel as
 //! differences from the values that the previous round decided (the *reference*), which every
 //! member holds. A node keeps its rounding error as a residual and adds it to its next
-//! contribution; an owner adds the rounding error of what it publishes to its own residual. A
-//! node's own shards are encoded too, so the sum does not depend on which node owns what, and all
-//! members end with the same bits ([`slowmo_protocol::encoding`]).
+//! contribution; an owner adds the rounding error of what it publishes to its own residual, and a
+//! relay that of the sums which it sends to other groups. A node's own shards are encoded too, so
+//! the sum does not depend on which node owns what, and all members end with the same bits
+//! ([`slowmo_protocol::encoding`]).
 //!
 //! The bootstrap, joiners, moved state, buffers and gradients travel as float32. A node that leaves
 //! or dies takes its residual with it: at most half a unit of the wire type. Reference and residual
@@ -18,7 +19,6 @@ use slowmo_protocol::algorithm::WireType;
 use slowmo_protocol::coordinator::{Plan, RoundKind};
 use slowmo_protocol::encoding::EncoderInput;
 use slowmo_protocol::mean;
-use slowmo_protocol::sound::CONTRIBUTION_MAX;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -61,12 +61,22 @@ pub struct Encoder {
     owed: Mutex<BTreeMap<usize, Frozen>>,
 }
 
-/// An encoded chunk of new parameters.
+/// An encoded chunk: of new parameters, or of a group's sum.
 pub struct Update {
     /// The bytes that travel.
     pub bytes: Bytes,
     /// Rounding error: the parameters minus their decoded values.
     pub dropped: Buffer,
+}
+
+/// Rounding errors that count once the round is decided, by the first element of their chunks.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundingErrors<'a> {
+    /// This node's residual for its own shards; it takes the place of its encoder's.
+    pub of_own_shards: &'a ChunkedBuffer,
+    /// What was lost of the sums that this node sent as a relay, for shards of others; added to its
+    /// encoder's.
+    pub of_sums: &'a ChunkedBuffer,
 }
 
 impl ErrorFeedback {
@@ -94,13 +104,13 @@ impl ErrorFeedback {
     }
 
     /// Takes over the decided round that travelled as `coding`. `own` is this node's contribution
-    /// if it counts, `part` this node's residual for its own shards.
+    /// if it counts, `errors` what rounding cost elsewhere.
     pub fn renew(
         &mut self,
         plan: &Plan,
         coding: &Coding,
         own: Option<&Encoder>,
-        part: &ChunkedBuffer,
+        errors: RoundingErrors<'_>,
         values: &ChunkedBuffer,
     ) {
         let mut residual = ChunkedBuffer::default();
@@ -111,11 +121,12 @@ impl ErrorFeedback {
         {
             let parameters = coding.parameters_of(&range);
             if !parameters.is_empty() {
-                let owed = part.piece(range.start).cloned();
-                residual.insert(
-                    range.start,
-                    owed.unwrap_or_else(|| coding.owes(own, &range)),
-                );
+                let owed = errors.of_own_shards.piece(range.start).cloned();
+                let mut owed = owed.unwrap_or_else(|| coding.owes(own, &range));
+                if let Some(lost) = errors.of_sums.piece(range.start) {
+                    owed = coding.added(&owed, lost);
+                }
+                residual.insert(range.start, owed);
             }
         }
         *self = Self {
@@ -169,7 +180,16 @@ impl Coding {
         })
     }
 
-    /// Reads the chunk `range` of a contribution, and either stores it in `sum` or adds it.
+    /// The sum of two pieces of the same length.
+    fn added(&self, one: &Frozen, other: &Frozen) -> Frozen {
+        let mut sum = self.pool.take(one.values().len());
+        sum.values_mut().copy_from_slice(one.values());
+        mean::add(sum.values_mut(), other.values());
+        sum.freeze()
+    }
+
+    /// Reads the chunk `range` of a contribution, or of a group's sum, and either stores it in
+    /// `sum` or adds it. No correct node sends values of a magnitude above `most`.
     ///
     /// # Errors
     /// The stream broke, or no correct node sends such values.
@@ -178,19 +198,19 @@ impl Coding {
         stream: &mut dyn BulkReceiver,
         range: &Range<usize>,
         sum: Sum<'_>,
-        scratch: &mut [u8],
+        (scratch, most): (&mut [u8], f32),
     ) -> Result<(), ReadError> {
         let parameters = self.parameters_of(range).len();
         let encoded = &mut scratch[..self.encoded_bytes(range)];
         stream.read_exact(encoded).await?;
-        if let Some((index, value)) = self.wire.first_beyond(encoded, CONTRIBUTION_MAX) {
+        if let Some((index, value)) = self.wire.first_beyond(encoded, most) {
             return Err(unsound(range.start + index, value));
         }
         self.decode(encoded, &mut sum.values[..parameters], sum.first);
         if parameters < range.len() {
             let mut plain = self.pool.take(range.len() - parameters);
             stream.read_exact(plain.bytes_mut()).await?;
-            check(plain.values(), range.start + parameters, CONTRIBUTION_MAX)?;
+            check(plain.values(), range.start + parameters, most)?;
             sum_up(&mut sum.values[parameters..], plain.values(), sum.first);
         }
         Ok(())
@@ -213,6 +233,21 @@ impl Coding {
         } else {
             self.wire.mix(bytes, 1.0, target);
         }
+    }
+
+    /// Encodes a group's sum of the differences of a chunk. What rounding drops has the unit of a
+    /// contribution, `Σ w (x − o)`, so it can be added to a residual as it is.
+    #[must_use]
+    pub fn sum(&self, chunk: &Buffer, range: &Range<usize>) -> Update {
+        let parameters = self.parameters_of(range).len();
+        let mut dropped = self.pool.zeros(parameters);
+        let (sum, plain) = chunk.values().split_at(parameters);
+        // As a gossip message of the whole mass: it has no reference, and nothing was dropped yet.
+        let bytes = self.assemble(range, plain, |encoded| {
+            self.wire
+                .encode_gossip(sum, dropped.values_mut(), 1.0, encoded);
+        });
+        Update { bytes, dropped }
     }
 
     /// Encodes the new values of a chunk; its parameters become the values that every member will
