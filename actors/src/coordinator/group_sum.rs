@@ -73,12 +73,7 @@ pub async fn sum(
 }
 
 /// The bytes of a summed chunk.
-fn encode(
-    coding: Option<&Coding>,
-    chunk: Buffer,
-    range: &Range<usize>,
-    into: &Dropped,
-) -> Bytes {
+fn encode(coding: Option<&Coding>, chunk: Buffer, range: &Range<usize>, into: &Dropped) -> Bytes {
     let Some(coding) = coding else {
         return chunk.freeze().bytes(0..range.len());
     };

@@ -5,7 +5,7 @@ use super::reduce::{Expected, OwnContribution, gather};
 use super::transfer::Broken;
 use crate::buffers::{ChunkedBuffer, Frozen, Pool, chunks};
 use crate::data::Arrived;
-use crate::data::{Coding, Encoder, ErrorFeedback, Sum};
+use crate::data::{Coding, Encoder, ErrorFeedback, RoundingErrors, Sum, Update};
 use crate::ports::transport::BulkReceiver;
 use crate::testing::Whole;
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use slowmo_protocol::ident::{
 use slowmo_protocol::machine::{Identity, Place};
 use slowmo_protocol::published::PublicKey;
 use slowmo_protocol::shards::{Layout, ShardMap};
-use slowmo_protocol::sound::Unsound;
+use slowmo_protocol::sound::{CONTRIBUTION_MAX, Unsound, sum_max};
 use slowmo_protocol::view::{Member, View};
 use slowmo_protocol::wire::{Bulk, ContributionHeader};
 use std::collections::BTreeMap;
@@ -321,17 +321,17 @@ async fn an_owner_reads_of_a_sum_all_but_what_its_relay_keeps() {
         (0..range.len()).for_each(|offset| summed.values_mut()[offset] = of(offset));
         let Update { bytes, dropped } = coding.sum(&summed, &range);
         let mut read = vec![0.0; range.len()];
-        let mut sum = |most, read: &mut [f32]| {
+        for (most, is_read) in [(CONTRIBUTION_MAX, false), (sum_max(2), true)] {
             let mut stream = Whole(bytes.clone());
-            let values = Sum {
-                values: read,
+            let sum = Sum {
+                values: &mut read,
                 first: true,
             };
-            let into = (&mut scratch[..], most);
-            futures_executor::block_on(coding.read_difference(&mut stream, &range, values, into))
-        };
-        assert!(sum(CONTRIBUTION_MAX, &mut read).is_err());
-        sum(sum_max(2), &mut read).unwrap();
+            let result = coding
+                .read_difference(&mut stream, &range, sum, (&mut scratch, most))
+                .await;
+            assert_eq!(result.is_ok(), is_read);
+        }
         for (offset, value) in read.iter().enumerate() {
             let kept = dropped.values().get(offset).copied().unwrap_or(0.0);
             let missing = (value + kept - of(offset)).abs();
