@@ -27,6 +27,8 @@ pub struct Facts<'a> {
     pub workers: usize,
     /// Copies of each shard besides its owner's, `R`.
     pub replicas: usize,
+    /// Whether the node is in a named group.
+    pub grouped: bool,
     /// The algorithm.
     pub algorithm: &'a Algorithm,
     /// The buffers that a joiner's optimizer gets.
@@ -163,6 +165,12 @@ impl Facts<'_> {
         }
         if self.algorithm.round_wire != WireType::Float32 {
             parts.push(("the next residual", self.model()));
+            if self.grouped && self.nodes > 1 {
+                // The largest case: this node alone is a group, and sums for all other owners.
+                let nodes = self.nodes as u64;
+                let of_others = self.model() * (nodes - 1) / nodes;
+                parts.push(("the residual of sums", of_others));
+            }
         }
         if matches!(self.algorithm.base, Base::Sgp(_)) && self.nodes > 1 {
             parts.push(("the numerators", self.model()));
@@ -247,6 +255,7 @@ mod tests {
             nodes,
             workers: usize::from(config.devices),
             replicas: config.replicas,
+            grouped: config.group.is_some(),
             algorithm: &config.algorithm().unwrap(),
             joiner_buffers: config.joiner_buffers,
             checkpoints: config.checkpoint_every.is_some(),
@@ -319,6 +328,7 @@ mod tests {
                 nodes,
                 workers: 1,
                 replicas: config.replicas,
+                grouped: false,
                 algorithm,
                 joiner_buffers: config.joiner_buffers,
                 checkpoints: false,
@@ -331,6 +341,9 @@ mod tests {
         assert_eq!(of_halves(&off, 2), 1.0);
         assert_eq!(of_halves(&with("sharded", "false"), 2), 3.0);
         assert_eq!(of_halves(&with("round_wire", "bf16"), 2), 4.0);
+        let in_group = with("round_wire", "bf16").with("group", "rack-7").unwrap();
+        let of_sums = budget(&in_group, 4, 0).parts;
+        assert!(of_sums.contains(&("the residual of sums", 150 << 20)));
         let unread = |nodes| budget(&default, nodes, 0).parts;
         assert!(unread(1).iter().all(|(what, _)| !what.contains("arrived")));
         let three = unread(3);

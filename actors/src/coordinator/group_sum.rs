@@ -6,11 +6,12 @@ use super::reduce::{Expected, OwnContribution, Sources, gather};
 use super::transfer::Broken;
 use crate::buffers::{Buffer, ChunkedBuffer, chunks};
 use crate::context::NodeContext;
-use crate::data::{Buffers, Coding, Update};
+use crate::data::{Buffers, Coding, Encoder, Update};
 use crate::ports::transport::{BulkError, BulkSender};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use slowmo_protocol::ident::NodeId;
+use slowmo_protocol::mean;
 use slowmo_protocol::node::GroupSum;
 use slowmo_protocol::wire::{Bulk, ContributionHeader};
 use std::collections::BTreeMap;
@@ -19,24 +20,26 @@ use std::ops::Range;
 /// The streams of the sums that are not finished, by owner.
 pub type SumStreams = BTreeMap<NodeId, Box<dyn BulkSender>>;
 
-/// What the encoding of sums dropped, by the first element of the chunk.
-pub type Dropped = Mutex<ChunkedBuffer>;
+/// The relay's residual for the shards whose sums it sends, with what the encoding of the sums
+/// dropped.
+pub type Owed = Mutex<ChunkedBuffer>;
 
 /// Sums up and sends, for one owner after the other in ascending id. `own` is this node's
-/// contribution, if it contributes. `dropped` gets the rounding errors of each chunk before the
-/// chunk is sent, so it has all of them when the round is decided. After an error the unfinished
-/// streams are left to the caller.
+/// contribution, if it contributes. `owed` gets the residual of each chunk before the chunk is sent,
+/// so it has all of them when the round is decided. After an error the unfinished streams are left
+/// to the caller.
 pub async fn sum(
     context: &NodeContext,
     sum: GroupSum<Buffers>,
     coding: Option<&Coding>,
     own: Option<OwnContribution>,
-    (streams, dropped): (&mut SumStreams, &Dropped),
+    (streams, owed): (&mut SumStreams, &Owed),
 ) -> Result<(), Broken> {
     let GroupSum {
         plan,
         contributions,
     } = sum;
+    let encoder = own.as_ref().and_then(|own| own.encoder.clone());
     OwnContribution::check(own.as_ref(), &plan, coding)?;
     let expected = Expected::of(context, &plan, coding);
     let (sources, weight) = gather(plan.me, own, contributions, &expected, &BTreeMap::new())?;
@@ -62,7 +65,10 @@ pub async fn sum(
                 streams.insert(owner, stream);
                 return Err(error);
             }
-            let bytes = encode(coding, chunk, &range, dropped);
+            let bytes = match coding {
+                Some(coding) => encode(coding, encoder.as_deref(), &chunk, &range, owed),
+                None => chunk.freeze().bytes(0..range.len()),
+            };
             let sent = stream.send(bytes).await;
             sent.map_err(|error| broken(owner, &error))?;
         }
@@ -72,13 +78,17 @@ pub async fn sum(
     sources.end().await
 }
 
-/// The bytes of a summed chunk.
-fn encode(coding: Option<&Coding>, chunk: Buffer, range: &Range<usize>, into: &Dropped) -> Bytes {
-    let Some(coding) = coding else {
-        return chunk.freeze().bytes(0..range.len());
-    };
-    let Update { bytes, dropped } = coding.sum(&chunk, range);
-    into.lock().insert(range.start, dropped.freeze());
+/// Encodes a summed chunk. What rounding drops is added to this node's residual.
+fn encode(
+    coding: &Coding,
+    own: Option<&Encoder>,
+    chunk: &Buffer,
+    range: &Range<usize>,
+    owed: &Owed,
+) -> Bytes {
+    let Update { bytes, mut dropped } = coding.sum(chunk, range);
+    mean::add(dropped.values_mut(), coding.owes(own, range).values());
+    owed.lock().insert(range.start, dropped.freeze());
     bytes
 }
 

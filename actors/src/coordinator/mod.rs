@@ -30,7 +30,7 @@ pub use outlets::PUBLISH_WINDOW_CHUNKS;
 
 use crate::buffers::ChunkedBuffer;
 use crate::context::{MAILBOX_CREDITS_MAX, NodeContext};
-use crate::data::{Buffers, Coding, ErrorFeedback, FrozenContribution, RoundingErrors, is_encoded};
+use crate::data::{Buffers, Coding, ErrorFeedback, FrozenContribution, is_encoded};
 use crate::messages::{CoordinatorMessage, Inspection, Told};
 use crate::ports::recorder::QueueUse;
 use crate::status::{Awaited, MemberState};
@@ -526,16 +526,13 @@ impl CoordinatorState {
             return;
         }
         let encoded = movements
-            .and_then(|movements| Some((movements.coding.as_ref()?, movements.dropped.lock())));
+            .and_then(|movements| Some((movements.coding.as_ref()?, movements.owed.lock())));
         match encoded {
-            Some((coding, dropped)) => self.carried.renew(
+            Some((coding, of_sums)) => self.carried.renew(
                 plan,
                 coding,
                 own.and_then(|own| own.encoder.as_deref()),
-                RoundingErrors {
-                    of_own_shards: owed,
-                    of_sums: &dropped,
-                },
+                &[owed, &of_sums],
                 values,
             ),
             None => self.carried.begin(values),

@@ -1,7 +1,7 @@
 //! The data movements of one attempt: tasks that send, receive and average, and report to the
 //! coordinator.
 
-use super::group_sum::{self, Dropped, SumStreams};
+use super::group_sum::{self, Owed, SumStreams};
 use super::opening::open;
 use super::outlets::Outlets;
 use super::reduce::{self, OwnContribution, Work};
@@ -39,8 +39,8 @@ pub struct Movements {
     plan: Arc<Plan>,
     /// Encoding of the parameters between participants; `None` for float32.
     pub coding: Option<Coding>,
-    /// Rounding errors of the sums that this node sends as a relay.
-    pub dropped: Arc<Dropped>,
+    /// This node's residual for the shards whose sums it sends as a relay.
+    pub owed: Arc<Owed>,
     /// How many of the model's values are parameters.
     model_parameters: usize,
     /// The view of the round, which names the owners' keys.
@@ -71,7 +71,7 @@ impl Movements {
             actor,
             plan,
             coding,
-            dropped: Arc::default(),
+            owed: Arc::default(),
             model_parameters,
             view,
             span,
@@ -127,12 +127,12 @@ impl Movements {
         let own = own.map(OwnContribution::of);
         let context = Arc::clone(&self.context);
         let coding = self.coding.clone();
-        let dropped = Arc::clone(&self.dropped);
+        let owed = Arc::clone(&self.owed);
         let span = tracing::debug_span!(parent: &self.span, "sum");
         let reporter = self.reporter();
         self.spawn(span, async move {
             let mut streams = SumStreams::new();
-            let into = (&mut streams, &*dropped);
+            let into = (&mut streams, &*owed);
             let summed = group_sum::sum(&context, sum, coding.as_ref(), own, into).await;
             if let Err(broken) = summed {
                 reporter.report(broken.into());

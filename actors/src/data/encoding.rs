@@ -3,12 +3,12 @@
 //! member holds. A node keeps its rounding error as a residual and adds it to its next
 //! contribution; an owner adds the rounding error of what it publishes to its own residual, and a
 //! relay that of the sums which it sends to other groups. A node's own shards are encoded too, so
-//! the sum does not depend on which node owns what, and all members end with the same bits
-//! ([`slowmo_protocol::encoding`]).
+//! within a group the sum does not depend on which node owns what, and all members end with the
+//! same bits ([`slowmo_protocol::encoding`]).
 //!
 //! The bootstrap, joiners, moved state, buffers and gradients travel as float32. A node that leaves
-//! or dies takes its residual with it: at most half a unit of the wire type. Reference and residual
-//! take two models of memory, and three during a round.
+//! or dies takes its residual with it: at most half a unit of the wire type, of the largest message that it
+//! rounded. docs/memory.md says what reference and residual take.
 
 use super::received::{ReadError, check, unsound};
 use crate::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Frozen, Pool, VALUE_BYTES, chunks};
@@ -69,16 +69,6 @@ pub struct Update {
     pub dropped: Buffer,
 }
 
-/// Rounding errors that count once the round is decided, by the first element of their chunks.
-#[derive(Clone, Copy, Debug)]
-pub struct RoundingErrors<'a> {
-    /// This node's residual for its own shards; it takes the place of its encoder's.
-    pub of_own_shards: &'a ChunkedBuffer,
-    /// What was lost of the sums that this node sent as a relay, for shards of others; added to its
-    /// encoder's.
-    pub of_sums: &'a ChunkedBuffer,
-}
-
 impl ErrorFeedback {
     /// Encoding of a round of `parameters` parameters; `None` if the reference for it is missing.
     #[must_use]
@@ -104,13 +94,14 @@ impl ErrorFeedback {
     }
 
     /// Takes over the decided round that travelled as `coding`. `own` is this node's contribution
-    /// if it counts, `errors` what rounding cost elsewhere.
+    /// if it counts; its encoder has the residual of all shards but those of `parts`, which this
+    /// node summed up, as their owner or as a relay.
     pub fn renew(
         &mut self,
         plan: &Plan,
         coding: &Coding,
         own: Option<&Encoder>,
-        errors: RoundingErrors<'_>,
+        parts: &[&ChunkedBuffer],
         values: &ChunkedBuffer,
     ) {
         let mut residual = ChunkedBuffer::default();
@@ -121,12 +112,13 @@ impl ErrorFeedback {
         {
             let parameters = coding.parameters_of(&range);
             if !parameters.is_empty() {
-                let owed = errors.of_own_shards.piece(range.start).cloned();
-                let mut owed = owed.unwrap_or_else(|| coding.owes(own, &range));
-                if let Some(lost) = errors.of_sums.piece(range.start) {
-                    owed = coding.added(&owed, lost);
-                }
-                residual.insert(range.start, owed);
+                let owed = parts
+                    .iter()
+                    .find_map(|part| part.piece(range.start).cloned());
+                residual.insert(
+                    range.start,
+                    owed.unwrap_or_else(|| coding.owes(own, &range)),
+                );
             }
         }
         *self = Self {
@@ -160,7 +152,8 @@ impl Coding {
         vec![0; self.wire.encoded_bytes(CHUNK_ELEMENTS.min(self.parameters))]
     }
 
-    /// This node's residual for a chunk, without the rounding error of its own publication.
+    /// This node's residual for a chunk, without the rounding errors of its own publication and of
+    /// the sums that it sends.
     #[must_use]
     pub fn owes(&self, own: Option<&Encoder>, range: &Range<usize>) -> Frozen {
         own.map_or_else(|| self.owed_before(range), |own| own.owes(range))
@@ -178,14 +171,6 @@ impl Coding {
             self.residual.copy_to(parameters.start, owed.values_mut());
             owed.freeze()
         })
-    }
-
-    /// The sum of two pieces of the same length.
-    fn added(&self, one: &Frozen, other: &Frozen) -> Frozen {
-        let mut sum = self.pool.take(one.values().len());
-        sum.values_mut().copy_from_slice(one.values());
-        mean::add(sum.values_mut(), other.values());
-        sum.freeze()
     }
 
     /// Reads the chunk `range` of a contribution, or of a group's sum, and either stores it in

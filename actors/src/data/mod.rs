@@ -6,7 +6,7 @@ mod payload;
 mod received;
 mod whole;
 
-pub use encoding::{Coding, Encoder, ErrorFeedback, RoundingErrors, Sum, Update, is_encoded};
+pub use encoding::{Coding, Encoder, ErrorFeedback, Sum, Update, is_encoded};
 pub use gathered::Gathered;
 pub use payload::Payload;
 pub use received::{ReadError, check, unsound};

@@ -169,6 +169,50 @@ fn what_rounding_drops_adds_up() {
     }
 }
 
+/// Of each group one node drifts, twice as fast as all nodes do on average: a step of what it
+/// sends is half a step of its group's sum, so the relay has to keep it.
+#[test]
+fn what_rounding_of_sums_drops_adds_up() {
+    let gradient = drifting();
+    let uneven: Gradient = Arc::new(move |worker, step, x| {
+        let factor = if worker < 2 { 2.0 } else { 0.0 };
+        let scaled = |(index, value)| {
+            if index % 5 == 0 {
+                value
+            } else {
+                value * factor
+            }
+        };
+        let values = gradient(worker, step, x);
+        values.into_iter().enumerate().map(scaled).collect()
+    });
+    let job = Job {
+        initial: vec![0.5; 300],
+        steps: DRIFTS,
+        ..Job::new(4, local_sgd(1, 1, 1.0, 0.0), uneven)
+    };
+    let exact = job.run();
+    let expected = exact[0].values[DRIFTS - 1][1];
+    for wire in WIRES {
+        let in_groups = Config {
+            group: Some("half".parse().unwrap()),
+            ..job.config.clone()
+        };
+        let run = Job {
+            config: with(wire, in_groups),
+            ..job.clone()
+        }
+        .run();
+        assert_agree(&run, DRIFTS - 1);
+        let found = run[0].values[DRIFTS - 1][1];
+        let off = (found - expected).abs();
+        assert!(
+            off < 0.04 && expected > 0.55,
+            "{wire:?}: {found} against {expected}"
+        );
+    }
+}
+
 /// Bytes that a node sent in rounds, on average.
 fn bytes_of(wire: WireType, values: usize, rounds: usize) -> f64 {
     let config = Config {

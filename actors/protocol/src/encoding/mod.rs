@@ -5,12 +5,14 @@
 //!   `r ← d·s·(x − q) + r`.
 //! - A contribution to a round sends `q = Q(x − w·o + r)`, with `o` the previous round's decided
 //!   parameters, and keeps `r ← (x − w·o + r) − q` if the round is decided.
+//! - A relay sends `Q(s)` for the sum `s` of its group's contributions, and keeps `r ← s − Q(s) + r`
+//!   if the round is decided.
 //! - A publication sends `q = Q(x − o)`; every node, including the sender, takes `o + q`. It keeps
 //!   `x − (o + q)`, for the sender's next contribution.
 //!
 //! So sent values and residual add up to the given values, to float32's own rounding, over any
-//! number of messages: a residual is never larger than half a step of the wire type, because the
-//! previous one is part of the rounded value. A residual below the smallest normal float32 becomes
+//! number of messages: a residual is never larger than half a step of the wire type for each message
+//! of one round, because the previous one is part of the rounded value. A residual below the smallest normal float32 becomes
 //! zero.
 //!
 //! **Formats**, little-endian, value after value. [`WireType::Float32`]: 4 bytes.

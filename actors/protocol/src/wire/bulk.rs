@@ -52,8 +52,8 @@ pub enum Bulk {
     /// of other groups for which it sums: in ascending order of the owners, then of their shards.
     Relayed(ContributionHeader),
     /// Reduce: the sum of a group's contributions to the receiver's shards, from a relay, and the
-    /// sum of their weights. Float32, also where the contributions were encoded: then it is the sum
-    /// of their differences.
+    /// sum of their weights. Where the contributions were encoded, it is the sum of their
+    /// differences, in the same encoding.
     Partial(ContributionHeader),
     /// Publish: the new values of an owner of another group and its signature, as a relay got them.
     Forwarded {

@@ -6,6 +6,7 @@ use crate::error::WorkerError;
 use crate::memory::{Budget, Facts};
 use slowmo_actors::data::Basis;
 use slowmo_actors::ports::device::Written;
+use slowmo_protocol::ident::GroupId;
 
 impl Session {
     /// Records the loss of the current inner step.
@@ -39,6 +40,7 @@ impl Session {
             nodes,
             workers: settings.workers,
             replicas: settings.replicas,
+            grouped: settings.group != GroupId::default(),
             algorithm: &settings.algorithm,
             joiner_buffers: settings.joiner_buffers,
             checkpoints: self.node.checkpoints().writes() && settings.checkpoint_every > 0,
