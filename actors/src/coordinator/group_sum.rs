@@ -33,7 +33,8 @@ pub async fn sum(
     sum: GroupSum<Buffers>,
     coding: Option<&Coding>,
     own: Option<OwnContribution>,
-    (streams, owed): (&mut SumStreams, &Owed),
+    streams: &mut SumStreams,
+    owed: &Owed,
 ) -> Result<(), Broken> {
     let GroupSum {
         plan,

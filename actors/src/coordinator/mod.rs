@@ -525,17 +525,15 @@ impl CoordinatorState {
             self.carried = ErrorFeedback::default();
             return;
         }
-        let encoded = movements
-            .and_then(|movements| Some((movements.coding.as_ref()?, movements.owed.lock())));
-        match encoded {
-            Some((coding, of_sums)) => self.carried.renew(
-                plan,
-                coding,
-                own.and_then(|own| own.encoder.as_deref()),
-                &[owed, &of_sums],
-                values,
-            ),
-            None => self.carried.begin(values),
+        if let Some(movements) = movements
+            && let Some(coding) = &movements.coding
+        {
+            let encoder = own.and_then(|own| own.encoder.as_deref());
+            let of_sums = movements.owed.lock();
+            self.carried
+                .renew(plan, coding, encoder, &[owed, &of_sums], values);
+        } else {
+            self.carried.begin(values);
         }
     }
 }

@@ -132,8 +132,8 @@ impl Movements {
         let reporter = self.reporter();
         self.spawn(span, async move {
             let mut streams = SumStreams::new();
-            let into = (&mut streams, &*owed);
-            let summed = group_sum::sum(&context, sum, coding.as_ref(), own, into).await;
+            let summed =
+                group_sum::sum(&context, sum, coding.as_ref(), own, &mut streams, &owed).await;
             if let Err(broken) = summed {
                 reporter.report(broken.into());
                 hold(streams).await;

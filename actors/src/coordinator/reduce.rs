@@ -507,7 +507,7 @@ async fn add_difference(
         Source::Sum(node, arrived, contributions) => (*node, arrived, sum_max(*contributions)),
     };
     let read = coding
-        .read_difference(&mut *arrived.stream, range, sum, (scratch, most))
+        .read_difference(&mut *arrived.stream, range, sum, scratch, most)
         .await;
     read.map_err(|error| Broken::reading(node, &error))
 }

@@ -253,7 +253,8 @@ async fn an_owner_reads_of_others_what_it_reads_of_itself() {
                     values: &mut read,
                     first: false,
                 },
-                (&mut scratch, CONTRIBUTION_MAX),
+                &mut scratch,
+                CONTRIBUTION_MAX,
             )
             .await
             .unwrap();
@@ -328,7 +329,7 @@ async fn an_owner_reads_of_a_sum_all_but_what_its_relay_keeps() {
                 first: true,
             };
             let result = coding
-                .read_difference(&mut stream, &range, sum, (&mut scratch, most))
+                .read_difference(&mut stream, &range, sum, &mut scratch, most)
                 .await;
             assert_eq!(result.is_ok(), is_read);
         }

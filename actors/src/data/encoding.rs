@@ -7,8 +7,8 @@
 //! same bits ([`slowmo_protocol::encoding`]).
 //!
 //! The bootstrap, joiners, moved state, buffers and gradients travel as float32. A node that leaves
-//! or dies takes its residual with it: at most half a unit of the wire type, of the largest message that it
-//! rounded. docs/memory.md says what reference and residual take.
+//! or dies takes its residual with it: at most half a step of the wire type for each message that
+//! it rounded in a round. docs/memory.md says how much memory reference and residual take.
 
 use super::received::{ReadError, check, unsound};
 use crate::buffers::{Buffer, CHUNK_ELEMENTS, ChunkedBuffer, Frozen, Pool, VALUE_BYTES, chunks};
@@ -183,7 +183,8 @@ impl Coding {
         stream: &mut dyn BulkReceiver,
         range: &Range<usize>,
         sum: Sum<'_>,
-        (scratch, most): (&mut [u8], f32),
+        scratch: &mut [u8],
+        most: f32,
     ) -> Result<(), ReadError> {
         let parameters = self.parameters_of(range).len();
         let encoded = &mut scratch[..self.encoded_bytes(range)];
@@ -227,7 +228,8 @@ impl Coding {
         let parameters = self.parameters_of(range).len();
         let mut dropped = self.pool.zeros(parameters);
         let (sum, plain) = chunk.values().split_at(parameters);
-        // As a gossip message of the whole mass: it has no reference, and nothing was dropped yet.
+        // The encoding of a gossip message whose share is 1, with a residual of zeros: it rounds the
+        // sum itself and leaves in the residual what it dropped.
         let bytes = self.assemble(range, plain, |encoded| {
             self.wire
                 .encode_gossip(sum, dropped.values_mut(), 1.0, encoded);

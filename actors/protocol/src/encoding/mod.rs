@@ -11,9 +11,9 @@
 //!   `x − (o + q)`, for the sender's next contribution.
 //!
 //! So sent values and residual add up to the given values, to float32's own rounding, over any
-//! number of messages: a residual is never larger than half a step of the wire type for each message
-//! of one round, because the previous one is part of the rounded value. A residual below the smallest normal float32 becomes
-//! zero.
+//! number of messages: a residual is never larger than half a step of the wire type for each
+//! message of one round, because the previous one is part of the rounded value. A residual below
+//! the smallest normal float32 becomes zero.
 //!
 //! **Formats**, little-endian, value after value. [`WireType::Float32`]: 4 bytes.
 //! [`WireType::BFloat16`]: the upper 2 bytes, rounded to nearest even; a finite value beyond the
